@@ -1,0 +1,226 @@
+"""The configuration as typed, frozen structs: the one table that everything else is generated from.
+
+Each leaf carries its range, its doc line and, under `extra`, its unit or kind and how a change is applied:
+`hot` at once, `api` by restarting the API workers, `engine` by replacing engines, `daemon` by a full restart.
+Knows no YAML: `config.loader` builds these, `config.reference` writes examples and documentation from them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+def doc(description: str, *, apply: str, kind: str | None = None, unit: str | None = None, **limits: Any) -> Meta:
+    """A leaf's metadata. kind is `size` (bytes, written as 2GiB), `path`, or None for the plain type."""
+    extra = {"apply": apply, **({"kind": kind} if kind else {}), **({"unit": unit} if unit else {})}
+    return Meta(description=description, extra=extra, **limits)
+
+
+class EngineConfig(msgspec.Struct, frozen=True):
+    """How one model's engine computes."""
+
+    threads: Annotated[
+        int | Literal["auto"],
+        doc("Compute threads of the engine; auto is the number of cores it may use.", apply="engine"),
+    ] = "auto"
+    max_num_seqs: Annotated[
+        int, doc("Sequences computed in one step at most.", apply="engine", unit="sequences", ge=1, le=4096)
+    ] = 256
+    max_num_batched_tokens: Annotated[
+        int,
+        doc("Tokens computed in one step at most; long prompts are cut into chunks of this.", apply="engine", unit="tokens", ge=16, le=1048576),
+    ] = 2048
+    block_size: Annotated[
+        int, doc("Token slots in one block of the KV cache; a power of two.", apply="engine", unit="tokens", ge=4, le=256)
+    ] = 16
+    kv_cache_memory: Annotated[
+        int | Literal["auto"],
+        doc(
+            "Memory of the KV cache; auto is what max_num_seqs sequences need, at most a quarter of the free memory.",
+            apply="engine",
+            kind="size",
+            unit="bytes",
+        ),
+    ] = "auto"
+    max_num_waiting: Annotated[
+        int | Literal["auto"],
+        doc("Requests that may wait for a place; more are refused with 429. auto is 4 x max_num_seqs.", apply="engine", unit="requests"),
+    ] = "auto"
+    enable_prefix_caching: Annotated[
+        bool, doc("Reuse KV blocks of prompts that begin alike.", apply="engine")
+    ] = True
+
+
+class ModelConfig(msgspec.Struct, frozen=True):
+    """One model to serve."""
+
+    name: Annotated[
+        str,
+        doc("The name clients ask for.", apply="daemon", pattern=r"^[A-Za-z0-9._:/@+-]{1,128}$"),
+    ]
+    path: Annotated[
+        str,
+        doc("A .gguf file, a directory in Hugging Face layout, or a hub id; relative to this file.", apply="engine", kind="path"),
+    ]
+    backend: Annotated[
+        Literal["embedded", "null"],
+        doc("Which engine computes. null computes nothing: for drills and for measuring the transport.", apply="engine"),
+    ] = "embedded"
+    standby: Annotated[
+        int, doc("Warm standby engines; only 0 in this version.", apply="engine", unit="processes", ge=0, le=4)
+    ] = 0
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        doc("Number format of weights and KV cache; auto is what is fastest on this machine.", apply="engine"),
+    ] = "auto"
+    max_model_len: Annotated[
+        int | Literal["auto"],
+        doc("Prompt and answer together, at most; auto is what the model was trained for, at most 8192.", apply="engine", unit="tokens"),
+    ] = "auto"
+    load_format: Annotated[
+        Literal["auto", "safetensors", "gguf", "dummy"],
+        doc("How weights are read; dummy makes random ones of the model's shape, for benchmarks.", apply="engine"),
+    ] = "auto"
+    engine: EngineConfig = EngineConfig()
+
+
+class ApiConfig(msgspec.Struct, frozen=True):
+    """The public HTTP port."""
+
+    host: Annotated[str, doc("Address to listen on. Beyond loopback keys_file is required.", apply="daemon")] = "127.0.0.1"
+    port: Annotated[int, doc("Port to listen on; 0 takes a free one.", apply="daemon", ge=0, le=65535)] = 2242
+    workers: Annotated[int, doc("API worker processes.", apply="daemon", unit="processes", ge=1, le=64)] = 2
+    keys_file: Annotated[
+        str | None, doc("File of API keys, one a line; without it no key is asked for.", apply="api", kind="path")
+    ] = None
+    admin_keys_file: Annotated[
+        str | None, doc("File of admin keys, one a line; without it admin routes are closed.", apply="api", kind="path")
+    ] = None
+    allow_unauthenticated: Annotated[
+        bool, doc("Allow listening beyond loopback without keys.", apply="daemon")
+    ] = False
+    max_body_size: Annotated[
+        int, doc("Largest request body; a larger one is refused with 413.", apply="api", kind="size", unit="bytes", ge=1024)
+    ] = 8 * 1024**2
+    drain_timeout_s: Annotated[
+        float, doc("How long a stopping worker lets running requests finish.", apply="api", unit="seconds", ge=0, le=3600)
+    ] = 30.0
+    max_choices: Annotated[int, doc("Largest n a request may ask for.", apply="api", unit="choices", ge=1, le=128)] = 16
+    keepalive_s: Annotated[
+        float, doc("Pause after which a waiting stream sends a comment line.", apply="api", unit="seconds", ge=1, le=600)
+    ] = 15.0
+
+
+class MqConfig(msgspec.Struct, frozen=True):
+    """The ZeroMQ sockets between API workers and engines."""
+
+    max_message_size: Annotated[
+        int, doc("Largest frame a socket accepts.", apply="daemon", kind="size", unit="bytes", ge=65536)
+    ] = 64 * 1024**2
+    output_hwm: Annotated[
+        int, doc("Output frames queued for one client before it counts as stalled.", apply="daemon", unit="frames", ge=16)
+    ] = 1000
+    input_hwm: Annotated[
+        int, doc("Requests queued towards an engine before a client is told that the queue is full.", apply="daemon", unit="frames", ge=16)
+    ] = 4096
+    attach_timeout_s: Annotated[
+        float, doc("How long a client waits for an engine's answer to its hello before it asks again.", apply="daemon", unit="seconds", ge=0.05, le=60)
+    ] = 2.0
+    heartbeat_s: Annotated[
+        float, doc("Pause between the heartbeats an engine publishes.", apply="daemon", unit="seconds", ge=0.05, le=60)
+    ] = 1.0
+    stats_log_s: Annotated[
+        float, doc("Pause between an engine's log lines of statistics while it works; 0 is off.", apply="engine", unit="seconds", ge=0)
+    ] = 60.0
+
+
+class MonitorConfig(msgspec.Struct, frozen=True):
+    """The health monitor's own listener."""
+
+    host: Annotated[str, doc("Address of the monitor's health and metrics listener.", apply="daemon")] = "127.0.0.1"
+    port: Annotated[int, doc("Port of that listener; 0 takes a free one.", apply="daemon", ge=0, le=65535)] = 2243
+    interval_s: Annotated[
+        float, doc("Pause between two looks at the processes.", apply="daemon", unit="seconds", ge=0.05, le=10)
+    ] = 0.5
+
+
+class RecoveryConfig(msgspec.Struct, frozen=True):
+    """What happens when something dies or hangs."""
+
+    on_engine_death: Annotated[
+        Literal["fail", "resume"],
+        doc("What running requests get when their engine dies; only fail in this version.", apply="api"),
+    ] = "fail"
+    hold_timeout_s: Annotated[
+        float, doc("How long a new request waits for an engine that is about to start; 0 refuses at once.", apply="api", unit="seconds", ge=0, le=3600)
+    ] = 60.0
+    max_held_requests: Annotated[
+        int, doc("Requests one API worker holds for an engine at most.", apply="api", unit="requests", ge=0)
+    ] = 256
+    hang_min_s: Annotated[
+        float, doc("Shortest standstill of an engine with work that counts as a hang.", apply="engine", unit="seconds", ge=1, le=3600)
+    ] = 30.0
+    load_stall_s: Annotated[
+        float, doc("Longest standstill of an engine that loads.", apply="engine", unit="seconds", ge=5, le=3600)
+    ] = 120.0
+    loop_hang_s: Annotated[
+        float, doc("Longest standstill of an API worker's or the monitor's event loop.", apply="daemon", unit="seconds", ge=2, le=600)
+    ] = 10.0
+    ladder_step_s: Annotated[
+        float, doc("Pause between stack dump, SIGABRT and SIGKILL of a hanging process.", apply="daemon", unit="seconds", ge=0.1, le=60)
+    ] = 5.0
+    max_strikes: Annotated[
+        int, doc("Deaths in a row before a first finished request after which a process is parked.", apply="hot", unit="deaths", ge=1, le=100)
+    ] = 3
+    max_deaths: Annotated[
+        int, doc("Deaths within 10 minutes after which a process is parked.", apply="hot", unit="deaths", ge=2, le=10000)
+    ] = 20
+    strike_delay_s: Annotated[
+        float, doc("Wait after the first strike; doubles to 60 s.", apply="hot", unit="seconds", ge=0.1, le=60)
+    ] = 1.0
+    probe_minutes: Annotated[
+        tuple[float, ...], doc("When a parked process is tried again, in minutes after parking; the last repeats.", apply="hot", unit="minutes")
+    ] = (5.0, 15.0, 60.0)
+    core_dumps: Annotated[bool, doc("Let crashing processes write core files.", apply="daemon")] = False
+    engine_stop_timeout_s: Annotated[
+        float, doc("How long an engine may take to stop before it is killed.", apply="daemon", unit="seconds", ge=1, le=600)
+    ] = 10.0
+
+
+class LoggingConfig(msgspec.Struct, frozen=True):
+    """Where log lines go and which."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], doc("Least severe level that is written.", apply="daemon")
+    ] = "info"
+    max_size: Annotated[
+        int, doc("Size at which a log file is rotated; 0 never.", apply="daemon", kind="size", unit="bytes", ge=0)
+    ] = 50 * 1024**2
+    backups: Annotated[int, doc("Rotated files kept.", apply="daemon", unit="files", ge=0, le=100)] = 5
+
+
+class PathsConfig(msgspec.Struct, frozen=True):
+    """Directories, made on start if missing. Relative ones start at this file."""
+
+    runtime_dir: Annotated[
+        str | None, doc("Sockets and pages; default $RUNTIME_DIRECTORY, else $XDG_RUNTIME_DIR or /tmp, with a name made from this file's path.", apply="daemon", kind="path")
+    ] = None
+    log_dir: Annotated[str | None, doc("Log files; default $LOGS_DIRECTORY, else log under state_dir.", apply="daemon", kind="path")] = None
+    state_dir: Annotated[
+        str | None, doc("What outlives a restart; default $STATE_DIRECTORY, else $XDG_STATE_HOME or ~/.local/state, with a name made from this file's path.", apply="daemon", kind="path")
+    ] = None
+
+
+class Config(msgspec.Struct, frozen=True):
+    """The whole file. After `config.loader.load_config` every path is absolute and every directory set."""
+
+    models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
+    api: ApiConfig = ApiConfig()
+    mq: MqConfig = MqConfig()
+    monitor: MonitorConfig = MonitorConfig()
+    recovery: RecoveryConfig = RecoveryConfig()
+    logging: LoggingConfig = LoggingConfig()
+    paths: PathsConfig = PathsConfig()

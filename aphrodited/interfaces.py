@@ -1,0 +1,152 @@
+"""The two seams of aphrodited: EngineBackend below the transport, EngineClient above it.
+
+Whatever sits on either side is handed its collaborator through these, so `api` imports no `mq` and `mq`
+imports no `engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+import msgspec
+
+from aphrodited.outputs import RequestOutput, TokenOutput
+from aphrodited.request import EngineRequest
+from aphrodited.sampling_params import SamplingParams
+
+PromptInput = str | list[int]
+
+
+class ModelFacts(msgspec.Struct, frozen=True):
+    """What a client must know of an engine's model. Engines with equal fingerprints give equal tokens."""
+
+    name: str
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    block_size: int
+    num_blocks: int
+    max_num_seqs: int
+    dtype: str
+    fingerprint: str
+    deterministic: bool
+    backend: str
+
+
+class EngineStats(msgspec.Struct, frozen=True):
+    """Counters since the engine started and gauges of this moment."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_blocks_used: int = 0
+    num_blocks_total: int = 0
+    num_prompt_tokens: int = 0  # computed or taken from the cache
+    num_cached_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_finished: int = 0
+    num_aborted: int = 0
+    num_preemptions: int = 0
+    num_steps: int = 0
+
+
+class StepPlan(msgspec.Struct, frozen=True):
+    """The batch a backend is about to run: `num_tokens` rows over `num_seqs` sequences."""
+
+    num_tokens: int
+    num_seqs: int
+
+
+class EngineBackend(Protocol):
+    """A synchronous engine. One thread calls every method; none blocks but `step`."""
+
+    facts: ModelFacts
+
+    on_plan: Callable[[StepPlan], None] | None
+    """Called by `step` before it computes, so that its caller can set a deadline."""
+
+    on_progress: Callable[[], None] | None
+    """Called by `step` several times while it computes: cheap proof that it is not stuck."""
+
+    def add_request(self, key: int, request: EngineRequest) -> None:
+        """Accept a request under a key that is unique in this engine's life.
+
+        Raises RequestError (bad parameter, too long, queue full); then nothing was accepted.
+        """
+        ...
+
+    def abort_request(self, key: int) -> bool:
+        """End a request at once, without a further TokenOutput. False if the key is unknown or finished."""
+        ...
+
+    def step(self) -> list[TokenOutput]:
+        """Run one batch and return what it made; [] if there is nothing to do.
+
+        An exception means that this engine is lost. A failure of one request is a TokenOutput with
+        FinishReason.ERROR.
+        """
+        ...
+
+    def has_unfinished_requests(self) -> bool: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None:
+        """Release memory and threads. No other method is called afterwards."""
+        ...
+
+
+class EngineClient(Protocol):
+    """An asynchronous view of one model's engine, the same over ZeroMQ and in process."""
+
+    @property
+    def is_running(self) -> bool:
+        """Attached to a live engine that takes requests."""
+        ...
+
+    @property
+    def errored(self) -> bool:
+        """The last known engine is dead and no other has been attached yet."""
+        ...
+
+    @property
+    def dead_error(self) -> BaseException:
+        """The error that describes the last death; meaningful while `errored`."""
+        ...
+
+    @property
+    def facts(self) -> ModelFacts | None:
+        """Of the engine attached now or last; None before the first."""
+        ...
+
+    async def wait_until_running(self, timeout_s: float) -> bool:
+        """Wait for `is_running`, at most so long; returns it."""
+        ...
+
+    def generate(
+        self, prompt: PromptInput, sampling_params: SamplingParams, request_id: str, *, priority: int = 0
+    ) -> AsyncIterator[RequestOutput]:
+        """Yield the answer as it grows; the last RequestOutput has `finished` set.
+
+        Closing the iterator, or cancelling the task that runs it, aborts the request in the engine.
+        Raises RequestError, MQEngineDeadError, EngineStartingError, MQClientClosedError.
+        """
+        ...
+
+    async def encode(self, prompt: PromptInput, request_id: str, *, pooling: str = "last") -> list[float]: ...
+
+    async def abort(self, request_id: str) -> None:
+        """End every request of this client with that label. Harmless if there is none."""
+        ...
+
+    async def check_health(self) -> None:
+        """Return if the engine answers; raise its `dead_error` (or EngineStartingError) if not."""
+        ...
+
+    async def do_log_stats(self) -> None:
+        """Ask the engine to log its statistics now."""
+        ...
+
+    def close(self) -> None:
+        """Release every resource; every later call raises MQClientClosedError. Idempotent."""
+        ...
