@@ -170,4 +170,4 @@ def _decode(raw: bytes) -> Page | None:
     except ValueError:
         return None
     fields[4] = bool(fields[4])
-    return Page(*fields, message)
+    return Page(*[*fields, message])
