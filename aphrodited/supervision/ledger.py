@@ -11,9 +11,12 @@ processes need no lock. Time is CLOCK_BOOTTIME with the boot's id; policy looks 
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -77,28 +80,88 @@ def boottime_s() -> float:
 
 
 MAX_SIZE = 1024 * 1024
+"""Bytes kept on disk at most, over the ledger and the part before it (`.1`)."""
+
 MAX_LINE = 4096
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[LedgerEntry] = msgspec.json.Decoder(LedgerEntry)
 
 
-def stamp(program: str) -> dict[str, str | float]:
+def stamp(program: str) -> dict[str, Any]:
     """The fields that every entry begins with, for now."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {"boot_id": boot_id(), "at_s": boottime_s(), "time": now, "program": program}
 
 
 class Ledger:
-    """Reads and appends. Reading skips what it cannot read and counts it; it never fails for a bad line."""
+    """Reads and appends. Reading skips what it cannot read and counts it; it never fails for a bad line.
+
+    At half of MAX_SIZE the file is renamed to `.1`, replacing the one before, and a new one begun. A writer that
+    still has the renamed file open writes into `.1`, which is read too: nothing is lost, and no writer waits.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.num_unreadable = 0
 
+    @property
+    def older_path(self) -> Path:
+        return self.path.with_name(self.path.name + ".1")
+
     def append(self, entry: LedgerEntry) -> None:
         """Raises OSError (disk full, no permission): the caller decides what that means."""
-        raise NotImplementedError
+        line = _encode_line(entry)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                line = b"\n" + line  # an earlier write was cut short: spoil that line only
+            if os.write(fd, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            if size + len(line) > MAX_SIZE // 2:
+                self._begin_new_file(fd)
+        finally:
+            os.close(fd)
 
     def read(self) -> list[LedgerEntry]:
         """Every entry kept, oldest first, other boots' too. A missing file is an empty ledger."""
-        raise NotImplementedError
+        entries: list[LedgerEntry] = []
+        self.num_unreadable = 0
+        for path in (self.older_path, self.path):
+            try:
+                lines = path.read_bytes().splitlines()
+            except FileNotFoundError:
+                continue
+            for line in filter(None, lines):
+                try:
+                    entries.append(_decoder.decode(line))
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    self.num_unreadable += 1
+        return entries
+
+    def changed_at_ns(self) -> int:
+        """Modification time of the file, to notice cheaply that something was appended; 0 if there is none."""
+        try:
+            return self.path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def _begin_new_file(self, fd: int) -> None:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(fd), os.stat(self.path)):  # nobody else did it meanwhile
+                os.replace(self.path, self.older_path)
+        except (BlockingIOError, FileNotFoundError):
+            return  # another writer is at it
+
+
+def _encode_line(entry: LedgerEntry) -> bytes:
+    """At most MAX_LINE bytes: free text is cut to fit, as often as escapes make it necessary."""
+    limit = 2048
+    line = _encoder.encode(entry)
+    while len(line) >= MAX_LINE and limit:
+        limit //= 2
+        cut = {f: v[:limit] for f in ("cause", "reason", "by") if isinstance(v := getattr(entry, f, None), str)}
+        line = _encoder.encode(msgspec.structs.replace(entry, **cut))
+    return line + b"\n"
