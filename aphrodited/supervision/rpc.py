@@ -86,6 +86,10 @@ class SupervisorClient:
                 raise
         self.start(name)
 
+    def pid(self) -> int:
+        """The supervisor's own process."""
+        return int(self._call("getPID"))
+
     def shutdown(self) -> None:
         """Ask the whole daemon to stop; returns before it has."""
         self._call("shutdown")
