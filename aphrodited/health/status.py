@@ -1,0 +1,335 @@
+"""The status of a daemon: one merged answer from its supervisor, pages, launchers and ledger.
+
+Works as well when the daemon is down: then every process is `stopped`. Reads only, and stays light: the operator's
+command imports it. What the pieces of evidence mean together is the table in `health.states`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from aphrodited.config.schema import Config, ModelConfig
+from aphrodited.health.probes import (
+    NOTHING_SEEN,
+    Look,
+    Program,
+    lock_holder,
+    look_at,
+    process_uptime_s,
+    programs,
+)
+from aphrodited.health.states import (
+    Action,
+    Role,
+    Standing,
+    State,
+    daemon_standing,
+    model_state,
+    process_state,
+)
+from aphrodited.page import Page
+from aphrodited.paths import DaemonPaths
+from aphrodited.procfs import resident_bytes
+from aphrodited.supervision.ledger import Death, Ledger, LedgerEntry, Verdict, boot_id, boottime_s
+from aphrodited.supervision.program_state import LaunchState, ProgramState
+from aphrodited.supervision.rpc import (
+    ProcessInfo,
+    SupervisorClient,
+    SupervisorDownError,
+    SupervisorRefusedError,
+)
+
+SUPERVISOR_NAME = "supervisord"
+_ACTIONS = {action.value: action for action in Action}
+
+
+class LastExit(msgspec.Struct, frozen=True):
+    """How the previous life of a process ended; `summary` says it in one line."""
+
+    time: str
+    pid: int
+    summary: str
+    code: int | None
+    signal: str | None
+    oom: bool
+    requested: bool
+    uptime_s: float
+    cause: str
+
+
+class ProcessStatus(msgspec.Struct, frozen=True):
+    """One process. generation: of an engine that was promoted, else None. restarts: deaths since the daemon started.
+
+    reason: why it is not ready, empty if nothing is wrong. next_try_s: seconds until a waiting one is started.
+    progress: of loading, 0 to 1.
+    """
+
+    name: str
+    role: Role
+    model: str | None
+    state: State
+    pid: int | None
+    generation: int | None = None
+    uptime_s: float | None = None
+    restarts: int = 0
+    last_exit: LastExit | None = None
+    reason: str = ""
+    next_try_s: float | None = None
+    progress: float | None = None
+    rss_bytes: int | None = None
+    num_finished: int | None = None
+    num_running: int | None = None
+    num_waiting: int | None = None
+
+
+class ModelStatus(msgspec.Struct, frozen=True):
+    """One model, by its engine that is nearest to serving."""
+
+    name: str
+    state: State
+    generation: int | None
+    engines: tuple[str, ...]
+    backend: str
+    reason: str = ""
+    next_try_s: float | None = None
+    progress: float | None = None
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_blocks_used: int = 0
+    kv_blocks_total: int = 0
+    num_generated_tokens: int = 0
+
+
+class DaemonStatus(msgspec.Struct, frozen=True):
+    """The whole daemon. ready: everything that is configured serves (state `ready`)."""
+
+    ready: bool
+    state: Standing
+    reason: str
+    uptime_s: float | None
+    processes: tuple[ProcessStatus, ...]
+    models: tuple[ModelStatus, ...]
+
+    def to_json(self) -> str:
+        """The stable form: `ready`, `processes`, `models` and more, indented for people."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+
+def read_status(config: Config, paths: DaemonPaths) -> DaemonStatus:
+    """The status at this moment. Blocks for the supervisor's answer (milliseconds; 5 s if it hangs)."""
+    infos: dict[str, ProcessInfo] | None
+    try:
+        client = SupervisorClient(paths.supervisor_socket)
+        supervisor_pid: int | None = client.pid()
+        infos = {info.name: info for info in client.processes()}
+        reason = ""
+    except (SupervisorDownError, SupervisorRefusedError) as error:
+        supervisor_pid, infos, reason = lock_holder(paths.daemon_lock), None, str(error)
+    try:
+        entries = Ledger(paths.ledger).read()
+    except OSError as error:
+        entries, reason = [], reason or f"the ledger cannot be read: {error}"
+    record = Record(entries, supervisor_pid)
+    known = programs(config)
+    looks = {program.name: look_at(program.name, paths) for program in known}
+    return merge_status(config, known, infos, looks, record, supervisor_pid, reason)
+
+
+class Record:
+    """The ledger of this boot by program. Deaths are counted since the supervisor of `supervisor_pid` started."""
+
+    def __init__(self, entries: Iterable[LedgerEntry], supervisor_pid: int | None) -> None:
+        self.last_deaths: dict[str, Death] = {}
+        self.last_verdicts: dict[tuple[str, int], Verdict] = {}
+        self.num_deaths: dict[str, int] = {}
+        now_s = boottime_s()
+        uptime_s = None if supervisor_pid is None else process_uptime_s(supervisor_pid, now_s)
+        self.daemon_started_at_s = None if uptime_s is None else now_s - uptime_s
+        this_boot = boot_id()
+        for entry in entries:
+            if entry.boot_id != this_boot:
+                continue
+            if isinstance(entry, Death):
+                self.last_deaths[entry.program] = entry
+                if self.daemon_started_at_s is not None and entry.at_s >= self.daemon_started_at_s:
+                    self.num_deaths[entry.program] = self.num_deaths.get(entry.program, 0) + 1
+            elif isinstance(entry, Verdict):
+                self.last_verdicts[entry.program, entry.pid] = entry
+
+    def verdict_on(self, program: str, pid: int | None) -> Verdict | None:
+        """The last verdict on that very process."""
+        return None if pid is None else self.last_verdicts.get((program, pid))
+
+
+def merge_status(
+    config: Config,
+    known: list[Program],
+    infos: dict[str, ProcessInfo] | None,
+    looks: dict[str, Look],
+    record: Record,
+    supervisor_pid: int | None,
+    reason: str,
+) -> DaemonStatus:
+    """Put the evidence together. infos: None if the supervisor does not answer, and `reason` says how."""
+    now_s = boottime_s()
+    processes = [
+        _process_status(
+            program,
+            (infos or {}).get(program.name),
+            infos is not None,
+            looks.get(program.name, NOTHING_SEEN),
+            record,
+            now_s,
+        )
+        for program in known
+    ]
+    models = [_model_status(model, processes, looks) for model in config.models]
+    supervisor = _supervisor_status(supervisor_pid, infos is not None, reason, now_s)
+    others = [process.state for process in processes if process.role is not Role.ENGINE]
+    standing = daemon_standing(supervisor.state, [model.state for model in models], others)
+    return DaemonStatus(
+        ready=standing is Standing.READY,
+        state=standing,
+        reason=reason,
+        uptime_s=supervisor.uptime_s,
+        processes=(supervisor, *processes),
+        models=tuple(models),
+    )
+
+
+def _process_status(
+    program: Program, info: ProcessInfo | None, has_supervisor: bool, look: Look, record: Record, now_s: float
+) -> ProcessStatus:
+    statename, pid = _supervised(info, has_supervisor, look)
+    page = look.page if look.page and look.page.pid == pid else None
+    launch = look.launch if look.launch and look.launch.pid == pid else None
+    verdict = record.verdict_on(program.name, pid)
+    state = process_state(
+        statename,
+        _ACTIONS.get(verdict.action) if verdict else None,
+        launch.state if launch else None,
+        page.phase if page else None,
+    )
+    death = record.last_deaths.get(program.name)
+    return ProcessStatus(
+        name=program.name,
+        role=program.role,
+        model=program.model,
+        state=state,
+        pid=pid,
+        generation=(page.generation or None) if page else None,
+        uptime_s=_uptime_s(pid, launch, now_s),
+        restarts=record.num_deaths.get(program.name, 0),
+        last_exit=describe_exit(death) if death else None,
+        reason=_reason(state, info, page, launch, verdict),
+        next_try_s=_next_try_s(state, launch, now_s),
+        progress=page.progress if page and state is State.LOADING else None,
+        rss_bytes=resident_bytes(pid) if pid else None,
+        num_finished=page.num_finished if page else None,
+        num_running=page.num_running if page else None,
+        num_waiting=page.num_waiting if page else None,
+    )
+
+
+def _supervised(info: ProcessInfo | None, has_supervisor: bool, look: Look) -> tuple[str, int | None]:
+    """The supervisor's word on a process, or, if it does not answer, what the process itself shows."""
+    if info is not None:
+        return info.statename, info.pid or None
+    if look.pid is not None and not has_supervisor:
+        return "RUNNING", look.pid
+    return "STOPPED", None
+
+
+def _uptime_s(pid: int | None, launch: ProgramState | None, now_s: float) -> float | None:
+    """Since the worker was executed, or else since the process began: a launcher may have waited for long."""
+    if pid is None:
+        return None
+    if launch is not None and launch.state is LaunchState.RUNNING:
+        return round(max(0.0, now_s - launch.since_s), 3)
+    uptime_s = process_uptime_s(pid, now_s)
+    return None if uptime_s is None else round(uptime_s, 3)
+
+
+def _next_try_s(state: State, launch: ProgramState | None, now_s: float) -> float | None:
+    if state not in (State.BACKOFF, State.PARKED) or launch is None or launch.next_try_at_s is None:
+        return None
+    return round(max(0.0, launch.next_try_at_s - now_s), 1)
+
+
+def _reason(
+    state: State,
+    info: ProcessInfo | None,
+    page: Page | None,
+    launch: ProgramState | None,
+    verdict: Verdict | None,
+) -> str:
+    """Why a process is in a state that needs one, by the witness that put it there."""
+    if state in (State.SUSPECT, State.UNKILLABLE):
+        return verdict.reason if verdict else ""
+    if state in (State.BACKOFF, State.PARKED):
+        return (launch.reason if launch else "") or (info.spawnerr if info else "")
+    return page.message if page else ""
+
+
+def describe_exit(death: Death) -> LastExit:
+    """A death in words: by request, by signal (and whose), by exit code, with the cause that is known."""
+    how = f"signal {death.signal}" if death.signal else f"exit code {death.code}"
+    notes = [
+        note
+        for note, holds in (("on request", death.requested), ("out of memory", death.oom), ("core dumped", death.core))
+        if holds
+    ]
+    summary = ", ".join([how, *notes]) + (f": {death.cause}" if death.cause else "")
+    return LastExit(
+        time=death.time,
+        pid=death.pid,
+        summary=summary,
+        code=death.code,
+        signal=death.signal,
+        oom=death.oom,
+        requested=death.requested,
+        uptime_s=round(death.uptime_s, 3),
+        cause=death.cause,
+    )
+
+
+def _model_status(model: ModelConfig, processes: list[ProcessStatus], looks: dict[str, Look]) -> ModelStatus:
+    engines = [process for process in processes if process.model == model.name]
+    state = model_state(engine.state for engine in engines)
+    best = next(engine for engine in engines if engine.state is state)
+    page = looks.get(best.name, NOTHING_SEEN).page
+    return ModelStatus(
+        name=model.name,
+        state=state,
+        generation=best.generation,
+        engines=tuple(engine.name for engine in engines),
+        backend=model.backend,
+        reason=best.reason,
+        next_try_s=best.next_try_s,
+        progress=best.progress,
+        num_running=page.num_running if page else 0,
+        num_waiting=page.num_waiting if page else 0,
+        kv_blocks_used=page.num_blocks_used if page else 0,
+        kv_blocks_total=page.num_blocks_total if page else 0,
+        num_generated_tokens=page.num_generated_tokens if page else 0,
+    )
+
+
+def _supervisor_status(pid: int | None, answers: bool, reason: str, now_s: float) -> ProcessStatus:
+    """The supervisor as a process. It may live without an answer: while it starts, or when it hangs."""
+    if answers:
+        state = State.READY
+    else:
+        state = State.STOPPED if pid is None else State.SUSPECT
+    return ProcessStatus(
+        name=SUPERVISOR_NAME,
+        role=Role.SUPERVISOR,
+        model=None,
+        state=state,
+        pid=pid,
+        uptime_s=_uptime_s(pid, None, now_s),
+        reason="" if answers else reason,
+        rss_bytes=resident_bytes(pid) if pid else None,
+    )
