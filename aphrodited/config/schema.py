@@ -19,12 +19,16 @@ def doc(description: str, *, apply: str, kind: str | None = None, unit: str | No
     return Meta(description=description, extra=extra, **limits)
 
 
+PositiveOrAuto = Annotated[int, Meta(ge=1)] | Literal["auto"]
+SizeOrAuto = Annotated[int, Meta(ge=1024**2)] | Literal["auto"]
+
+
 class EngineConfig(msgspec.Struct, frozen=True):
     """How one model's engine computes."""
 
     threads: Annotated[
-        int | Literal["auto"],
-        doc("Compute threads of the engine; auto is the number of cores it may use.", apply="engine"),
+        PositiveOrAuto,
+        doc("Compute threads of the engine; auto is the number of cores it may use.", apply="engine", unit="threads"),
     ] = "auto"
     max_num_seqs: Annotated[
         int, doc("Sequences computed in one step at most.", apply="engine", unit="sequences", ge=1, le=4096)
@@ -37,7 +41,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
         int, doc("Token slots in one block of the KV cache; a power of two.", apply="engine", unit="tokens", ge=4, le=256)
     ] = 16
     kv_cache_memory: Annotated[
-        int | Literal["auto"],
+        SizeOrAuto,
         doc(
             "Memory of the KV cache; auto is what max_num_seqs sequences need, at most a quarter of the free memory.",
             apply="engine",
@@ -46,7 +50,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
         ),
     ] = "auto"
     max_num_waiting: Annotated[
-        int | Literal["auto"],
+        PositiveOrAuto,
         doc("Requests that may wait for a place; more are refused with 429. auto is 4 x max_num_seqs.", apply="engine", unit="requests"),
     ] = "auto"
     enable_prefix_caching: Annotated[
@@ -77,7 +81,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
         doc("Number format of weights and KV cache; auto is what is fastest on this machine.", apply="engine"),
     ] = "auto"
     max_model_len: Annotated[
-        int | Literal["auto"],
+        PositiveOrAuto,
         doc("Prompt and answer together, at most; auto is what the model was trained for, at most 8192.", apply="engine", unit="tokens"),
     ] = "auto"
     load_format: Annotated[
@@ -94,7 +98,7 @@ class ApiConfig(msgspec.Struct, frozen=True):
     port: Annotated[int, doc("Port to listen on; 0 takes a free one.", apply="daemon", ge=0, le=65535)] = 2242
     workers: Annotated[int, doc("API worker processes.", apply="daemon", unit="processes", ge=1, le=64)] = 2
     keys_file: Annotated[
-        str | None, doc("File of API keys, one a line; without it no key is asked for.", apply="api", kind="path")
+        str | None, doc("File of API keys, one a line, or credential:NAME for one that systemd hands over; without it no key is asked for.", apply="api", kind="path")
     ] = None
     admin_keys_file: Annotated[
         str | None, doc("File of admin keys, one a line; without it admin routes are closed.", apply="api", kind="path")
@@ -182,7 +186,8 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
         float, doc("Wait after the first strike; doubles to 60 s.", apply="hot", unit="seconds", ge=0.1, le=60)
     ] = 1.0
     probe_minutes: Annotated[
-        tuple[float, ...], doc("When a parked process is tried again, in minutes after parking; the last repeats.", apply="hot", unit="minutes")
+        tuple[Annotated[float, Meta(gt=0, le=10080)], ...],
+        doc("When a parked process is tried again, in minutes after parking; the last repeats.", apply="hot", unit="minutes", min_length=1, max_length=16),
     ] = (5.0, 15.0, 60.0)
     core_dumps: Annotated[bool, doc("Let crashing processes write core files.", apply="daemon")] = False
     engine_stop_timeout_s: Annotated[
