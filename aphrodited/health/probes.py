@@ -10,33 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from aphrodited.config.schema import Config
-from aphrodited.health.states import Role
 from aphrodited.page import Page, read_page
-from aphrodited.paths import MONITOR_PROGRAM, DaemonPaths, api_program, engine_program
+from aphrodited.paths import DaemonPaths
 from aphrodited.procfs import is_same_process, process_start_ticks, process_state
 from aphrodited.supervision.program_state import ProgramState, read_program_state
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-class Program(msgspec.Struct, frozen=True):
-    """One supervised process by its place in the configuration. model: of an engine, else None."""
-
-    name: str
-    role: Role
-    model: str | None = None
-
-
-def programs(config: Config) -> list[Program]:
-    """Every supervised process of a configuration: engines, API workers, monitor."""
-    engines = [
-        Program(engine_program(model.name, index), Role.ENGINE, model.name)
-        for model in config.models
-        for index in range(1 + model.standby)
-    ]
-    workers = [Program(api_program(index), Role.API) for index in range(config.api.workers)]
-    return [*engines, *workers, Program(MONITOR_PROGRAM, Role.MONITOR)]
 
 
 class Look(msgspec.Struct, frozen=True):

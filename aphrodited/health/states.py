@@ -19,13 +19,6 @@ from aphrodited.page import Phase
 from aphrodited.supervision.program_state import LaunchState
 
 
-class Role(StrEnum):
-    ENGINE = "engine"
-    API = "api"
-    MONITOR = "monitor"
-    SUPERVISOR = "supervisor"
-
-
 class State(StrEnum):
     STARTING = "starting"
     LOADING = "loading"

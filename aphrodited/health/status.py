@@ -14,15 +14,13 @@ from aphrodited.config.schema import Config, ModelConfig
 from aphrodited.health.probes import (
     NOTHING_SEEN,
     Look,
-    Program,
     lock_holder,
     look_at,
     process_uptime_s,
-    programs,
 )
+from aphrodited.health.programs import Program, programs
 from aphrodited.health.states import (
     Action,
-    Role,
     Standing,
     State,
     daemon_standing,
@@ -42,6 +40,7 @@ from aphrodited.supervision.rpc import (
 )
 
 SUPERVISOR_NAME = "supervisord"
+SUPERVISOR_ROLE = "supervisor"
 _ACTIONS = {action.value: action for action in Action}
 
 
@@ -51,12 +50,12 @@ class LastExit(msgspec.Struct, frozen=True):
     time: str
     pid: int
     summary: str
+    cause: str
     code: int | None
     signal: str | None
     oom: bool
     requested: bool
     uptime_s: float
-    cause: str
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
@@ -67,7 +66,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     """
 
     name: str
-    role: Role
+    role: str
     model: str | None
     state: State
     pid: int | None
@@ -187,7 +186,7 @@ def merge_status(
     ]
     models = [_model_status(model, processes, looks) for model in config.models]
     supervisor = _supervisor_status(supervisor_pid, infos is not None, reason, now_s)
-    others = [process.state for process in processes if process.role is not Role.ENGINE]
+    others = [process.state for process in processes if process.model is None]
     standing = daemon_standing(supervisor.state, [model.state for model in models], others)
     return DaemonStatus(
         ready=standing is Standing.READY,
@@ -215,7 +214,7 @@ def _process_status(
     death = record.last_deaths.get(program.name)
     return ProcessStatus(
         name=program.name,
-        role=program.role,
+        role=str(program.role),
         model=program.model,
         state=state,
         pid=pid,
@@ -274,24 +273,20 @@ def _reason(
 
 
 def describe_exit(death: Death) -> LastExit:
-    """A death in words: by request, by signal (and whose), by exit code, with the cause that is known."""
-    how = f"signal {death.signal}" if death.signal else f"exit code {death.code}"
-    notes = [
-        note
-        for note, holds in (("on request", death.requested), ("out of memory", death.oom), ("core dumped", death.core))
-        if holds
-    ]
-    summary = ", ".join([how, *notes]) + (f": {death.cause}" if death.cause else "")
+    """A death in words. The summary adds to its cause what that leaves out: signal or code, and circumstances."""
+    how = death.signal or (f"exit code {death.code}" if death.code is not None else "")
+    notes = [how, "core dumped" if death.core else ""]
+    added = ", ".join(note for note in notes if note and note not in death.cause)
     return LastExit(
         time=death.time,
         pid=death.pid,
-        summary=summary,
+        summary=f"{death.cause} ({added})" if death.cause and added else death.cause or added or "ended",
+        cause=death.cause,
         code=death.code,
         signal=death.signal,
         oom=death.oom,
         requested=death.requested,
-        uptime_s=round(death.uptime_s, 3),
-        cause=death.cause,
+        uptime_s=death.uptime_s,
     )
 
 
@@ -325,7 +320,7 @@ def _supervisor_status(pid: int | None, answers: bool, reason: str, now_s: float
         state = State.STOPPED if pid is None else State.SUSPECT
     return ProcessStatus(
         name=SUPERVISOR_NAME,
-        role=Role.SUPERVISOR,
+        role=SUPERVISOR_ROLE,
         model=None,
         state=state,
         pid=pid,

@@ -1,0 +1,175 @@
+"""The monitor: looks at every process in rounds, carries verdicts out, and tells what it sees.
+
+One round is synchronous, short and without a request to anybody: pages, launcher states and the ledger are read,
+policy judges, signals are sent. Nothing of the restart path waits for the monitor. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from aphrodited.config.schema import Config
+from aphrodited.health.enforcement import carry_out
+from aphrodited.health.events import LedgerTail
+from aphrodited.health.policy import ObservedClock, ProgressWatch
+from aphrodited.health.probes import Look, look_at
+from aphrodited.health.states import Action, State, model_state, process_state
+from aphrodited.log import get_logger
+from aphrodited.mq.messages import EngineEvent, EventKind
+from aphrodited.page import Page, Phase
+from aphrodited.paths import DaemonPaths
+from aphrodited.procfs import process_state as kernel_state
+from aphrodited.supervision.ledger import Death, Ledger, LedgerEntry, Ready, Verdict, stamp
+from aphrodited.supervision.program_state import LaunchState, ProgramState
+from aphrodited.supervision.programs import Program, Role, programs
+
+log = get_logger()
+
+
+class Monitor:
+    """Judges engines and API workers. `publish` must not block; `clock` gives monotonic seconds."""
+
+    def __init__(
+        self,
+        config: Config,
+        paths: DaemonPaths,
+        publish: Callable[[EngineEvent], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        enforce: Callable[[Action, int, int], bool] = carry_out,
+    ) -> None:
+        self.config = config
+        self.paths = paths
+        self.ledger = Ledger(paths.ledger)
+        self._publish = publish
+        self._clock = clock
+        self._enforce = enforce
+        self._programs = [program for program in programs(config) if program.role is not Role.MONITOR]
+        self._observed = ObservedClock(max_gap_s=2 * config.monitor.interval_s)
+        self._watches: dict[str, ProgressWatch] = {}
+        self._tail = LedgerTail(self.ledger)
+        self._ready = {e.program: (e.pid, e.generation) for e in self._tail.entries if isinstance(e, Ready)}
+        self._parked: dict[str, ProgramState] = {}
+        self.num_rounds = 0
+
+    def look(self) -> None:
+        """One round: look at every process, judge it, and tell what is new."""
+        uncounted_s = self._observed.look(self._clock())
+        if uncounted_s > 1:
+            log.warning("monitor_overslept", uncounted_s=round(uncounted_s, 1))
+        for program in self._programs:
+            seen = look_at(program.name, self.paths)
+            self._judge(program, seen)
+            if program.role is Role.ENGINE:
+                self._tell_ready(program, seen.page)
+            self._tell_parked(program, seen.launch)
+        self.read_ledger()
+        self.num_rounds += 1
+
+    def model_states(self) -> dict[str, State]:
+        """The state of each model at this very moment, by pages and verdicts; nobody is asked."""
+        states: dict[str, list[State]] = {model.name: [] for model in self.config.models}
+        for program in self._programs:
+            if program.model is not None:
+                states[program.model].append(self._state(program))
+        return {model: model_state(engines) for model, engines in states.items()}
+
+    def _state(self, program: Program) -> State:
+        seen = look_at(program.name, self.paths)
+        watch = self._watches.get(program.name)
+        rung = watch.rung if watch and seen.page and watch.is_of(seen.page) else None
+        statename = "STOPPED" if seen.pid is None else "RUNNING"
+        launch, page = seen.launch, seen.page
+        return process_state(
+            statename, rung, launch.state if launch else None, page.phase if page else None
+        )
+
+    # -- verdicts --
+
+    def _judge(self, program: Program, seen: Look) -> None:
+        page = seen.page
+        if page is None:
+            self._watches.pop(program.name, None)
+            return
+        now_s = self._observed.now_s
+        watch = self._watches.get(program.name)
+        if watch is None or not watch.is_of(page):
+            self._watches[program.name] = ProgressWatch(program.role, page, moved_at_s=now_s)
+            return
+        is_stopped = page.num_ticks == watch.page.num_ticks and kernel_state(page.pid) == "T"
+        for action in watch.look(page, is_stopped, now_s, self.config.recovery):
+            self._act(program, watch, action)
+
+    def _act(self, program: Program, watch: ProgressWatch, action: Action) -> None:
+        page = watch.page
+        reason = watch.reason(self._observed.now_s, self.config.recovery, kernel_state(page.pid))
+        if action is Action.CLEARED:
+            reason = "it moves again"
+        fields = {"process": program.name, "process_pid": page.pid, "model": program.model}
+        log.warning("process_judged", action=action.value, reason=reason, **fields)
+        self._append(
+            Verdict(
+                **stamp(program.name), pid=page.pid, verdict="hang", action=action, reason=reason, model=program.model
+            )
+        )
+        if action is Action.SUSPECT and program.model is not None:
+            self._publish(EngineEvent(EventKind.ENGINE_HANG, program.model, page.generation, page.pid, reason))
+        if not self._enforce(action, page.pid, page.start_ticks):
+            log.info("process_gone", action=action.value, **fields)
+
+    # -- news --
+
+    def _tell_ready(self, program: Program, page: Page | None) -> None:
+        if page is None or not page.generation or page.phase not in (Phase.READY, Phase.STEPPING):
+            return
+        life = (page.pid, page.generation)
+        if self._ready.get(program.name) == life or program.model is None:
+            return
+        self._ready[program.name] = life
+        log.info(
+            "engine_ready",
+            process=program.name,
+            process_pid=page.pid,
+            model=program.model,
+            generation=page.generation,
+        )
+        self._append(Ready(**stamp(program.name), pid=page.pid, generation=page.generation, model=program.model))
+        self._publish(EngineEvent(EventKind.ENGINE_READY, program.model, page.generation, page.pid))
+
+    def _tell_parked(self, program: Program, launch: ProgramState | None) -> None:
+        if launch is None or launch.state is not LaunchState.PARKED:
+            self._parked.pop(program.name, None)
+            return
+        before = self._parked.get(program.name)
+        self._parked[program.name] = launch
+        if before is not None and (before.pid, before.since_s) == (launch.pid, launch.since_s):
+            return
+        log.error("process_parked", process=program.name, model=program.model, reason=launch.reason)
+        if program.model is not None:
+            self._publish(EngineEvent(EventKind.ENGINE_PARKED, program.model, 0, launch.pid, launch.reason))
+
+    def read_ledger(self) -> None:
+        """Tell of the deaths that were written since the last call; cheap if nothing was."""
+        try:
+            news = self._tail.news()
+        except OSError as error:
+            log.error("ledger_unreadable", error=str(error))
+            return
+        for entry in news:
+            if isinstance(entry, Death):
+                self._tell_death(entry)
+
+    def _tell_death(self, death: Death) -> None:
+        level = log.info if death.requested else log.warning
+        level("process_died", process=death.program, process_pid=death.pid, model=death.model, cause=death.cause)
+        if death.model is not None:
+            self._publish(
+                EngineEvent(EventKind.ENGINE_DEAD, death.model, death.generation, death.pid, death.cause)
+            )
+
+    def _append(self, entry: LedgerEntry) -> None:
+        try:
+            self.ledger.append(entry)
+        except OSError as error:  # a full disk must not stop a verdict
+            log.error("ledger_write_failed", error=str(error))

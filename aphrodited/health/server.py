@@ -1,0 +1,109 @@
+"""The monitor's own HTTP: health, readiness, status and metrics on its port, status and reset on the admin socket.
+
+Answers from pages and from `read_status`; judges nothing. The admin socket lies in the daemon's private folder:
+whoever can open it is the operator, so it asks for no key.
+
+    port and socket   GET /livez /readyz[?model=] /health /version /status /metrics
+    socket only       POST /reset?role=ROLE
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from aphrodited import __version__
+from aphrodited.health.gauges import page_gauges
+from aphrodited.health.monitor import Monitor
+from aphrodited.health.programs import select_programs
+from aphrodited.health.states import State
+from aphrodited.health.status import read_status
+from aphrodited.metrics import render_metrics
+from aphrodited.supervision.ledger import Reset, stamp
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class HealthRoutes:
+    """The handlers, over one monitor."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+
+    def application(self, *, admin: bool) -> web.Application:
+        """An application with the routes of the port, and with `admin` those of the socket too."""
+        application = web.Application(middlewares=[_error_objects])
+        application.router.add_get("/livez", self.livez)
+        application.router.add_get("/readyz", self.readyz)
+        application.router.add_get("/health", self.health)
+        application.router.add_get("/version", self.version)
+        application.router.add_get("/status", self.status)
+        application.router.add_get("/metrics", self.metrics)
+        if admin:
+            application.router.add_post("/reset", self.reset)
+        return application
+
+    async def livez(self, request: web.Request) -> web.Response:
+        """200: this process answers."""
+        return _json({"status": "alive", "num_rounds": self._monitor.num_rounds})
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        """200 while any model serves, or the one that `?model=` names; 503 otherwise, 404 for an unknown one."""
+        states = self._monitor.model_states()
+        wanted = request.query.get("model")
+        if wanted is not None and wanted not in states:
+            raise web.HTTPNotFound(text=f"there is no model {wanted!r}; there are: {', '.join(sorted(states))}")
+        asked = states if wanted is None else {wanted: states[wanted]}
+        ready = State.READY in asked.values()
+        parked = sorted(model for model, state in states.items() if state is State.PARKED)
+        return _json({"ready": ready, "models": asked, "parked": parked}, 200 if ready else 503)
+
+    async def health(self, request: web.Request) -> web.Response:
+        """200 while any model serves: `ok` if all do, else `degraded`; 503 and `unavailable` if none does."""
+        states = self._monitor.model_states()
+        serving = [state is State.READY for state in states.values()]
+        word = "ok" if all(serving) else "degraded" if any(serving) else "unavailable"
+        return _json({"status": word, "models": states}, 200 if any(serving) else 503)
+
+    async def version(self, request: web.Request) -> web.Response:
+        return _json({"version": __version__})
+
+    async def status(self, request: web.Request) -> web.Response:
+        """The same answer as `aphroditectl status --json`."""
+        status = await asyncio.to_thread(read_status, self._monitor.config, self._monitor.paths)
+        return web.Response(text=status.to_json() + "\n", content_type="application/json")
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Counters of every process, and gauges of the pages, in Prometheus' text format."""
+        counters = await asyncio.to_thread(render_metrics, self._monitor.paths.metrics_dir)
+        body = counters + page_gauges(self._monitor.config, self._monitor.paths).encode()
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def reset(self, request: web.Request) -> web.Response:
+        """Forget the deaths of the processes that `?role=` means, so that parked ones are tried at once."""
+        word = request.query.get("role", "")
+        selected = select_programs(self._monitor.config, word)
+        if not selected:
+            raise web.HTTPBadRequest(text=f"role {word!r} is no role, model or process of this daemon")
+        for program in selected:
+            self._monitor.ledger.append(Reset(**stamp(program.name), by="admin socket"))
+        return _json({"reset": [program.name for program in selected]})
+
+
+@web.middleware
+async def _error_objects(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every error is the error object, those of the framework too."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status, "invalid_request_error")
+        message = error.text or error.reason
+        body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
+        return _json(body, error.status)
+
+
+def _json(content: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(content), status=status, content_type="application/json")
