@@ -9,20 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from aphrodited.layers.linear import Activation
+
 
 class Architecture(StrEnum):
     """The supported families, by the names their checkpoints give in config.json's `architectures`."""
 
     LLAMA = "LlamaForCausalLM"
     GPT_NEOX = "GPTNeoXForCausalLM"
-
-
-class Activation(StrEnum):
-    """The non-linearity of the feed-forward part, by the names checkpoints use (`hidden_act`)."""
-
-    SILU = "silu"
-    GELU = "gelu"
-    GELU_TANH = "gelu_pytorch_tanh"
 
 
 @dataclass(frozen=True, slots=True)

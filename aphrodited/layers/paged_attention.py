@@ -1,0 +1,117 @@
+"""Attention over a paged KV cache, in place: picks the kernels and turns a step's metadata into their work list.
+
+Knows one layer's tensors at a time and no model. The kernels need numba; without it the torch reference takes over,
+slower and not bit-exact between batches (`is_exact` says which).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aphrodited.layers import paged_attention_reference as reference
+from aphrodited.layers.attention import AttentionMetadata
+from aphrodited.log import get_logger
+
+MAX_TILE_ROWS = 16  # query rows that share one pass over the keys
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """One step's metadata, and the same as the kernels want it: made once, used by every layer."""
+
+    metadata: AttentionMetadata
+    tiles: NDArray[np.int32]  # [number of tiles, 3]: sequence, first row, number of rows
+    num_threads: int
+
+
+class PagedAttention:
+    """Scaled dot-product attention with rotary positions; one object serves all layers of a model.
+
+    cache_dir keeps the compiled kernels; the first PagedAttention of a process decides where they lie.
+    """
+
+    def __init__(self, head_dim: int, rotary: Tensor, cache_dir: Path | None = None) -> None:
+        self._scale = float(head_dim**-0.5)
+        self._rotary = rotary  # [P, R]
+        self._kernels = load_kernels(cache_dir)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a row's bits are independent of what else is in the batch."""
+        return self._kernels is not None
+
+    def plan(self, metadata: AttentionMetadata) -> AttentionPlan:
+        """The work list of one step."""
+        if self._kernels is None:
+            return AttentionPlan(metadata, np.empty((0, 3), np.int32), 1)
+        import numba
+
+        num_threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))
+        numba.set_num_threads(num_threads)
+        return AttentionPlan(metadata, cut_tiles(metadata.cu_seqlens.numpy()), num_threads)
+
+    def __call__(self, qkv: Tensor, kv_cache: tuple[Tensor, Tensor], plan: AttentionPlan) -> Tensor:
+        """Attention output [R, H D] for qkv [R, (H + 2K) D], which is overwritten; stores this step's keys and values.
+
+        kv_cache: keys and values, [N, K, B, D] each. Rows beyond the T of the plan are padding: zeros.
+        """
+        key_cache, value_cache = kv_cache
+        num_kv_heads, _, head_dim = key_cache.shape[1:]
+        output = qkv.new_zeros(qkv.shape[0], qkv.shape[1] - 2 * num_kv_heads * head_dim)
+        metadata = plan.metadata
+        num_tokens = metadata.positions.shape[0]
+        if self._kernels is None:
+            reference.rotate_and_store(qkv[:num_tokens], self._rotary, metadata, key_cache, value_cache)
+            reference.attend(qkv, metadata, key_cache, value_cache, self._scale, output)
+            return output
+        positions, keys, values = metadata.positions.numpy(), key_cache.numpy(), value_cache.numpy()
+        self._kernels.rotate_and_store(
+            qkv.numpy(), self._rotary.numpy(), positions, metadata.slot_mapping.numpy(), keys, values, plan.num_threads
+        )
+        self._kernels.attend(
+            qkv.numpy(),
+            keys,
+            values,
+            metadata.block_tables.numpy(),
+            plan.tiles,
+            positions,
+            np.float32(self._scale),
+            plan.num_threads,
+            MAX_TILE_ROWS,
+            output.numpy(),
+        )
+        return output
+
+
+def cut_tiles(cu_seqlens: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Cut each sequence's query rows into tiles of MAX_TILE_ROWS at most: [number of tiles, 3]."""
+    lengths = np.diff(cu_seqlens)  # [S]
+    tiles_of = -(-lengths // MAX_TILE_ROWS)  # [S]
+    sequences = np.repeat(np.arange(len(lengths)), tiles_of)
+    offsets = MAX_TILE_ROWS * (np.arange(len(sequences)) - np.repeat(np.cumsum(tiles_of) - tiles_of, tiles_of))
+    num_rows = np.minimum(MAX_TILE_ROWS, lengths[sequences] - offsets)
+    return np.stack((sequences, cu_seqlens[sequences] + offsets, num_rows), axis=1).astype(np.int32)
+
+
+def load_kernels(cache_dir: Path | None) -> ModuleType | Any | None:
+    """The compiled kernels, or None, with a warning, where numba cannot be imported."""
+    try:
+        import numba
+    except ImportError as error:
+        log.warning("attention_kernels_missing", cause=str(error), effect="slow attention, batches change last digits")
+        return None
+    if cache_dir is not None and not numba.config.CACHE_DIR:
+        numba.config.CACHE_DIR = str(cache_dir / "kernels")  # read when the kernels' module decorates its functions
+    from aphrodited.layers import paged_attention_kernels
+
+    return paged_attention_kernels

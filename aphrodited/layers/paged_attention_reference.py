@@ -1,0 +1,52 @@
+"""Rotation, storing and paged attention in plain torch: what the kernels are tested against, and their stand-in.
+
+Gathers each sequence's keys, so it is slow, and its bits depend on the batch.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from aphrodited.layers.attention import AttentionMetadata
+
+
+def rotate_and_store(
+    qkv: Tensor, rotary: Tensor, metadata: AttentionMetadata, key_cache: Tensor, value_cache: Tensor
+) -> None:
+    """Rotate the queries and keys of qkv [T, (H + 2K) D] in place; store keys and values in [N, K, B, D] caches."""
+    num_kv_heads, block_size, head_dim = key_cache.shape[1:]
+    heads = qkv.view(qkv.shape[0], -1, head_dim)  # [T, H + 2K, D]
+    half = rotary.shape[1] // 2
+    cosines, sines = rotary[metadata.positions].unsqueeze(1).split(half, dim=-1)  # [T, 1, R / 2] each
+    rotated = heads[:, :-num_kv_heads]
+    x, y = rotated[..., :half].clone(), rotated[..., half : 2 * half].clone()
+    rotated[..., :half] = x * cosines - y * sines
+    rotated[..., half : 2 * half] = y * cosines + x * sines
+    block_ids = metadata.slot_mapping // block_size
+    offsets = metadata.slot_mapping % block_size
+    key_cache[block_ids, :, offsets] = heads[:, -2 * num_kv_heads : -num_kv_heads]
+    value_cache[block_ids, :, offsets] = heads[:, -num_kv_heads:]
+
+
+def attend(
+    qkv: Tensor, metadata: AttentionMetadata, key_cache: Tensor, value_cache: Tensor, scale: float, output: Tensor
+) -> None:
+    """Fill output [T, H D] with causal attention over each sequence's stored keys."""
+    num_kv_heads, block_size, head_dim = key_cache.shape[1:]
+    num_heads = output.shape[1] // head_dim
+    starts = metadata.cu_seqlens.tolist()
+    for sequence, num_keys in enumerate(metadata.context_lens.tolist()):
+        rows = slice(starts[sequence], starts[sequence + 1])
+        blocks = metadata.block_tables[sequence, : -(-num_keys // block_size)].long()
+        keys, values = (
+            cache[blocks].transpose(1, 2).reshape(-1, num_kv_heads, head_dim)[:num_keys].transpose(0, 1)
+            for cache in (key_cache, value_cache)
+        )  # [K, num_keys, D] each
+        queries = qkv[rows, : num_heads * head_dim].view(-1, num_heads, head_dim).transpose(0, 1)  # [H, rows, D]
+        visible = torch.arange(num_keys) <= metadata.positions[rows].unsqueeze(1)  # [rows, num_keys]
+        attended = F.scaled_dot_product_attention(
+            queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), attn_mask=visible, scale=scale, enable_gqa=True
+        )
+        output[rows] = attended[0].transpose(0, 1).reshape(-1, num_heads * head_dim)
