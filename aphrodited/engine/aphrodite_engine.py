@@ -1,0 +1,127 @@
+"""AphroditeEngine: the synchronous engine behind interfaces.EngineBackend.
+
+`step` is state in, outputs out: no sockets, no asyncio, no clock, no text. What computes is a Runner, handed in by
+engine.factory or engine.null_backend; this module loads no torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable
+from typing import Protocol
+
+from aphrodited.engine.scheduler import ScheduledBatch, Scheduler
+from aphrodited.engine.sequence import Sequence
+from aphrodited.errors import ContextLengthError, RequestError
+from aphrodited.interfaces import EngineStats, ModelFacts, StepPlan
+from aphrodited.outputs import TokenOutput
+from aphrodited.request import EncodeRequest, EngineRequest, GenerateRequest
+from aphrodited.sampling.sampled import Sampled
+from aphrodited.sampling_params import MAX_SEED, SamplingParams
+
+WARM_UP_TOKENS = 24  # a prompt longer than one block of the usual size
+
+
+class Runner(Protocol):
+    """Computes batches."""
+
+    def execute(self, batch: ScheduledBatch, on_progress: Callable[[], None]) -> list[Sampled]:
+        """One Sampled for each entry that samples, in order. Raises if the engine is lost."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class AphroditeEngine:
+    """One model's engine. One thread calls every method."""
+
+    def __init__(self, facts: ModelFacts, scheduler: Scheduler, runner: Runner) -> None:
+        self.facts = facts
+        self.on_plan: Callable[[StepPlan], None] | None = None
+        self.on_progress: Callable[[], None] | None = None
+        self._scheduler = scheduler
+        self._runner = runner
+        self._arrivals = itertools.count()
+
+    def add_request(self, key: int, request: EngineRequest) -> None:
+        """Accept a request under a key that is unique in this engine's life.
+
+        Raises RequestError (bad parameter, too long, queue full); then nothing was accepted.
+        """
+        if isinstance(request, EncodeRequest):
+            raise RequestError("this engine cannot embed", code="not_supported")
+        check_request(request, self.facts)
+        seed = request.sampling_params.seed
+        self._scheduler.add(
+            Sequence(
+                key,
+                request,
+                seed=secrets.randbelow(MAX_SEED + 1) if seed is None else seed,
+                arrival=next(self._arrivals),
+                eos_token_ids=self.facts.eos_token_ids,
+                max_model_len=self.facts.max_model_len,
+            )
+        )
+
+    def abort_request(self, key: int) -> bool:
+        """End a request at once, without a further TokenOutput. False if the key is unknown or finished."""
+        return self._scheduler.abort(key)
+
+    def step(self) -> list[TokenOutput]:
+        """Run one batch and return what it made; [] if there is nothing to do. An exception: this engine is lost."""
+        batch = self._scheduler.schedule()
+        if not batch.entries:
+            return []
+        if self.on_plan is not None:
+            self.on_plan(StepPlan(num_tokens=batch.num_tokens, num_seqs=len(batch.entries)))
+        sampled = self._runner.execute(batch, self._tick)
+        return self._scheduler.update(batch, sampled)
+
+    def has_unfinished_requests(self) -> bool:
+        return self._scheduler.has_unfinished_sequences()
+
+    def stats(self) -> EngineStats:
+        return self._scheduler.stats()
+
+    def warm_up(self) -> None:
+        """Run a small prompt and two tokens, so that kernels are compiled and memory is touched; leaves no trace."""
+        num_tokens = min(WARM_UP_TOKENS, self.facts.max_model_len - 2)
+        params = SamplingParams(seed=0, top_p=0.9, max_tokens=2, ignore_eos=True)
+        self.add_request(-1, GenerateRequest("warm-up", [0] * max(1, num_tokens), params))
+        while self.has_unfinished_requests():
+            self.step()
+        self._scheduler.reset()
+
+    def close(self) -> None:
+        """Release memory. No other method is called afterwards."""
+        self._runner.close()
+
+    def _tick(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress()
+
+
+def check_request(request: GenerateRequest, facts: ModelFacts) -> None:
+    """Raise RequestError for whatever this model cannot do."""
+    params, prompt = request.sampling_params, request.prompt_token_ids
+    params.validate()
+    if not prompt:
+        raise RequestError("the prompt is empty: at least one token is needed", param="prompt")
+    if len(prompt) >= facts.max_model_len:
+        raise ContextLengthError(
+            f"the prompt has {len(prompt)} tokens; prompt and answer together may have {facts.max_model_len}", param="prompt"
+        )
+    _check_token_ids(prompt, facts, "prompt")
+    _check_token_ids(params.stop_token_ids, facts, "stop_token_ids")
+    if not 0 <= request.num_replayed < len(prompt):
+        raise RequestError(
+            f"num_replayed must be 0 or more and less than the {len(prompt)} prompt tokens", param="num_replayed"
+        )
+    if params.max_tokens is not None and request.num_replayed >= params.max_tokens:
+        raise RequestError("num_replayed must be less than max_tokens: nothing is left to generate", param="num_replayed")
+
+
+def _check_token_ids(token_ids: list[int] | tuple[int, ...], facts: ModelFacts, param: str) -> None:
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < facts.vocab_size):
+        raise RequestError(f"{param} must hold token ids from 0 to {facts.vocab_size - 1}", param=param)

@@ -1,0 +1,88 @@
+"""The embedded engine: weights from disk, KV cache, scheduler and runner put together. Loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from aphrodited.config.schema import ModelConfig
+from aphrodited.engine.aphrodite_engine import AphroditeEngine
+from aphrodited.engine.capacity import available_memory, plan_capacity
+from aphrodited.engine.environment import engine_threads
+from aphrodited.engine.kv_cache_pool import KVCachePool, kv_block_bytes
+from aphrodited.engine.model_runner import CausalModel, ModelRunner
+from aphrodited.engine.scheduler import create_scheduler
+from aphrodited.interfaces import ModelFacts
+from aphrodited.loaders import load_model
+from aphrodited.log import get_logger
+
+_LOADING_SHARE = 0.9  # of the progress reported; the rest is the warm-up
+
+log = get_logger()
+
+
+def create_embedded_backend(
+    config: ModelConfig, cache_dir: Path, report: Callable[[float, str], None]
+) -> AphroditeEngine:
+    """Load a model and run it once.
+
+    report(progress from 0 to 1, what is being done).  Raises ConfigError, ModelLoadError.
+    """
+    torch.set_num_threads(engine_threads(config))
+    model = load_model(
+        Path(config.path),
+        load_format=config.load_format,
+        dtype=config.dtype,
+        cache_dir=cache_dir,
+        report=lambda progress, what: report(progress * _LOADING_SHARE, what),
+    )
+    engine = create_engine(config, model)
+    report(_LOADING_SHARE, "warming up")
+    engine.on_progress = lambda: report(_LOADING_SHARE, "warming up")
+    engine.warm_up()
+    engine.on_progress = None
+    report(1.0, "ready")
+    return engine
+
+
+def create_engine(config: ModelConfig, model: CausalModel) -> AphroditeEngine:
+    """An engine around a loaded model. Raises ConfigError if its KV cache cannot hold what is configured."""
+    architecture, engine = model.config, config.engine
+    capacity = plan_capacity(
+        config,
+        max_position_embeddings=architecture.max_position_embeddings,
+        block_bytes=kv_block_bytes(architecture, engine.block_size, model.dtype),
+        free_memory=available_memory(),
+    )
+    pool = KVCachePool(
+        architecture,
+        num_blocks=capacity.num_blocks,
+        block_size=engine.block_size,
+        dtype=model.dtype,
+        device=torch.device("cpu"),
+    )
+    facts = ModelFacts(
+        name=config.name,
+        max_model_len=capacity.max_model_len,
+        vocab_size=architecture.vocab_size,
+        eos_token_ids=architecture.eos_token_ids,
+        block_size=engine.block_size,
+        num_blocks=capacity.num_blocks,
+        max_num_seqs=engine.max_num_seqs,
+        dtype=str(model.dtype).removeprefix("torch."),
+        fingerprint=model.fingerprint,
+        deterministic=model.deterministic,
+        backend="embedded",
+    )
+    log.info(
+        "engine_created",
+        model=config.name,
+        max_model_len=capacity.max_model_len,
+        num_blocks=capacity.num_blocks,
+        block_size=engine.block_size,
+        dtype=facts.dtype,
+        num_threads=torch.get_num_threads(),
+    )
+    return AphroditeEngine(facts, create_scheduler(engine, capacity.num_blocks), ModelRunner(model, pool, engine.block_size))

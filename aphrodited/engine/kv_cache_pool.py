@@ -1,0 +1,30 @@
+"""KVCachePool: the memory of keys and values, one pair of tensors per layer. Knows no owner of any block."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from aphrodited.models.config import ModelArchitecture
+
+
+def kv_block_bytes(architecture: ModelArchitecture, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one block over all layers, keys and values together."""
+    per_token = 2 * architecture.num_layers * architecture.num_kv_heads * architecture.head_dim * dtype.itemsize
+    return per_token * block_size
+
+
+class KVCachePool:
+    """layers[i] is (k, v) of layer i, each [N, K, B, D].
+
+    Zeroed memory of the system, which becomes real when first written: an idle engine stays small.
+    """
+
+    def __init__(
+        self, architecture: ModelArchitecture, *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        shape = (num_blocks, architecture.num_kv_heads, block_size, architecture.head_dim)
+        self.layers: list[tuple[Tensor, Tensor]] = [
+            (torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
+            for _ in range(architecture.num_layers)
+        ]

@@ -1,0 +1,250 @@
+"""Scheduler: which tokens of which sequences the next step computes, and what a step's tokens mean for them.
+
+A step is one flat batch: first one token of every decoding sequence, so that no long prompt freezes a running stream, then
+pieces of prompts as far as max_num_batched_tokens allows. Order is (priority, arrival). A sequence is admitted with
+blocks for all its tokens and needs one more per block_size tokens of output; if none is free, the running sequence that
+ranks last gives up its blocks and waits to be computed again. The first in rank is never robbed, so somebody always
+gets on, and everybody ends. Knows no tensors, no text, no clock.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+from aphrodited.config.schema import EngineConfig
+from aphrodited.engine.block_manager import BlockManager
+from aphrodited.engine.sequence import Sequence, SequenceStatus
+from aphrodited.errors import ContextLengthError, QueueFullError
+from aphrodited.interfaces import EngineStats
+from aphrodited.outputs import FinishReason, TokenOutput
+from aphrodited.sampling.sampled import Sampled
+
+
+@dataclass(slots=True)
+class ScheduledSequence:
+    """num_tokens tokens of a sequence, from `start` on. If they reach its end, the step samples the next one."""
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+
+    @property
+    def samples(self) -> bool:
+        return self.start + self.num_tokens == len(self.sequence)
+
+
+@dataclass(slots=True)
+class ScheduledBatch:
+    """One step's work: decoding sequences first, then prompts."""
+
+    entries: list[ScheduledSequence] = field(default_factory=list)
+    num_tokens: int = 0
+
+    def add(self, sequence: Sequence, num_tokens: int) -> None:
+        self.entries.append(ScheduledSequence(sequence, sequence.num_computed_tokens, num_tokens))
+        self.num_tokens += num_tokens
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the engine started; see EngineStats."""
+
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_finished: int = 0
+    num_aborted: int = 0
+    num_preemptions: int = 0
+    num_steps: int = 0
+
+
+def _rank(sequence: Sequence) -> tuple[int, int]:
+    return sequence.rank
+
+
+class Scheduler:
+    """Owns every sequence from `add` to its end."""
+
+    def __init__(
+        self, block_manager: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int, max_num_waiting: int
+    ) -> None:
+        self._blocks = block_manager
+        # Whoever runs decodes in every step, so no more may run than tokens fit into one.
+        self._max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_num_unfinished = self._max_num_seqs + max_num_waiting
+        self._sequences: dict[int, Sequence] = {}  # by key, all unfinished ones
+        self._waiting: list[Sequence] = []  # both in order of rank
+        self._running: list[Sequence] = []
+        self._counters = Counters()
+
+    def has_unfinished_sequences(self) -> bool:
+        return bool(self._sequences)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence.
+
+        Raises ContextLengthError if the KV cache could never hold it, QueueFullError if too many wait.
+        """
+        if sequence.key in self._sequences:
+            raise ValueError(f"key {sequence.key} is in use")
+        capacity = self._blocks.num_blocks * self._blocks.block_size
+        if len(sequence) > capacity:
+            raise ContextLengthError(
+                f"the prompt has {len(sequence)} tokens, the KV cache holds {capacity}", param="prompt"
+            )
+        if len(self._sequences) >= self._max_num_unfinished:
+            raise QueueFullError(f"{len(self._waiting)} requests are waiting already; try again later")
+        self._sequences[sequence.key] = sequence
+        insort(self._waiting, sequence, key=_rank)
+
+    def abort(self, key: int) -> bool:
+        """End a sequence now. Its full blocks hold what they say, so they stay in the prefix cache. False if unknown."""
+        sequence = self._sequences.get(key)
+        if sequence is None:
+            return False
+        self._end(sequence)
+        self._counters.num_aborted += 1
+        return True
+
+    def schedule(self) -> ScheduledBatch:
+        """Choose the next step's work and reserve its blocks. Every batch must come back through `update`."""
+        batch = ScheduledBatch()
+        was_preempted = self._schedule_decodes(batch)
+        self._schedule_prefills(batch)
+        if not was_preempted:  # what a victim freed is for those who run
+            self._admit_waiting(batch)
+        return batch
+
+    def update(self, batch: ScheduledBatch, sampled: list[Sampled]) -> list[TokenOutput]:
+        """Take in what a step computed.  sampled: one for each entry that samples, in order."""
+        outputs: list[TokenOutput] = []
+        tokens = iter(sampled)
+        for entry in batch.entries:
+            sequence = entry.sequence
+            samples = entry.samples
+            result = next(tokens) if samples else None
+            if result is not None and result.token_id is None:
+                outputs.append(self._fail(sequence))
+                continue
+            sequence.num_computed_tokens += entry.num_tokens
+            self._blocks.publish(sequence, entry.start)
+            if result is not None and result.token_id is not None:
+                outputs.append(self._append(sequence, result.token_id, result))
+        self._counters.num_steps += 1
+        return outputs
+
+    def stats(self) -> EngineStats:
+        counters = self._counters
+        return EngineStats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            num_blocks_used=self._blocks.num_used_blocks,
+            num_blocks_total=self._blocks.num_blocks,
+            num_prompt_tokens=counters.num_prompt_tokens,
+            num_cached_tokens=counters.num_cached_tokens,
+            num_generated_tokens=counters.num_generated_tokens,
+            num_finished=counters.num_finished,
+            num_aborted=counters.num_aborted,
+            num_preemptions=counters.num_preemptions,
+            num_steps=counters.num_steps,
+        )
+
+    def reset(self) -> None:
+        """Forget counters and cached prefixes, as if nothing had run yet. Only without unfinished sequences."""
+        assert not self._sequences
+        self._counters = Counters()
+        self._blocks.forget_all()
+
+    def _schedule_decodes(self, batch: ScheduledBatch) -> bool:
+        """Returns whether somebody was preempted."""
+        was_preempted = False
+        for sequence in [s for s in self._running if s.is_decoding]:
+            while sequence.status is SequenceStatus.RUNNING and not self._blocks.grow(sequence):
+                self._preempt(self._running[-1])  # of a rank not above, so not in the batch yet
+                was_preempted = True
+            if sequence.status is SequenceStatus.RUNNING:
+                batch.add(sequence, 1)
+        return was_preempted
+
+    def _schedule_prefills(self, batch: ScheduledBatch) -> None:
+        for sequence in self._running:
+            if not sequence.is_decoding:
+                self._schedule_chunk(batch, sequence)
+
+    def _admit_waiting(self, batch: ScheduledBatch) -> None:
+        while (
+            self._waiting
+            and len(self._running) < self._max_num_seqs
+            and batch.num_tokens < self._max_num_batched_tokens
+        ):
+            sequence = self._waiting[0]
+            # Each who runs keeps a block to grow into, lest the newcomer be thrown out at once.
+            if not self._blocks.admit(sequence, num_reserved=len(self._running)):
+                return  # in order: nobody overtakes, so nobody starves
+            self._waiting.pop(0)
+            sequence.status = SequenceStatus.RUNNING
+            insort(self._running, sequence, key=_rank)
+            if sequence.num_cached_tokens is None:
+                sequence.num_cached_tokens = sequence.num_computed_tokens
+                self._counters.num_prompt_tokens += len(sequence)
+                self._counters.num_cached_tokens += sequence.num_cached_tokens
+            self._schedule_chunk(batch, sequence)
+
+    def _schedule_chunk(self, batch: ScheduledBatch, sequence: Sequence) -> None:
+        num_tokens = min(
+            len(sequence) - sequence.num_computed_tokens, self._max_num_batched_tokens - batch.num_tokens
+        )
+        if num_tokens > 0:
+            batch.add(sequence, num_tokens)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        self._blocks.release(sequence)
+        sequence.status = SequenceStatus.WAITING
+        insort(self._waiting, sequence, key=_rank)
+        self._counters.num_preemptions += 1
+
+    def _append(self, sequence: Sequence, token_id: int, result: Sampled) -> TokenOutput:
+        is_first = len(sequence) == sequence.num_prompt_tokens
+        sequence.token_ids.append(token_id)
+        self._counters.num_generated_tokens += 1
+        reason = sequence.finish_reason()
+        if reason is not None:
+            self._end(sequence)
+            self._counters.num_finished += 1
+        return TokenOutput(
+            key=sequence.key,
+            token_ids=[token_id],
+            finish_reason=reason,
+            stop_token_id=token_id if reason is FinishReason.STOP else None,
+            logprobs=None if result.logprobs is None else [result.logprobs],
+            num_cached_tokens=(sequence.num_cached_tokens or 0) if is_first else 0,
+        )
+
+    def _fail(self, sequence: Sequence) -> TokenOutput:
+        self._end(sequence, forget=True)
+        self._counters.num_finished += 1
+        return TokenOutput(
+            key=sequence.key,
+            token_ids=[],
+            finish_reason=FinishReason.ERROR,
+            error=("not_finite", "the model's logits for this request are not finite numbers, so no token could be chosen"),
+        )
+
+    def _end(self, sequence: Sequence, *, forget: bool = False) -> None:
+        (self._running if sequence.status is SequenceStatus.RUNNING else self._waiting).remove(sequence)
+        self._blocks.release(sequence, forget=forget)
+        sequence.status = SequenceStatus.FINISHED
+        del self._sequences[sequence.key]
+
+
+def create_scheduler(config: EngineConfig, num_blocks: int) -> Scheduler:
+    """The scheduler that an engine's configuration asks for."""
+    return Scheduler(
+        BlockManager(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching),
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_waiting=4 * config.max_num_seqs if config.max_num_waiting == "auto" else config.max_num_waiting,
+    )

@@ -1,0 +1,113 @@
+"""Sampler: one token per row of logits, each by its own SamplingParams, all rows at once.
+
+A row's token depends on its logits, its parameters and (seed, position), never on the rows beside it. Filters act in
+the order temperature, top_k, top_p (of the mass that top_k left), min_p. Knows no sequences.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from aphrodited.sampling.draw import argmax, draw_candidates, draw_nucleus
+from aphrodited.sampling.logprobs import token_logprobs
+from aphrodited.sampling.randomness import uniforms
+from aphrodited.sampling.sampled import Sampled, SamplingRow
+
+MIN_TEMPERATURE = 1e-5  # below, a lead of 0.001 in logits is e^100: greedy, without dividing by almost zero
+MIN_CANDIDATES = 16
+
+
+class Sampler:
+    """Stateless; called by the engine's thread under torch.inference_mode."""
+
+    def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[Sampled]:
+        """One Sampled per row.  logits: [R, V] float32, overwritten."""
+        wants_logprobs = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
+        unmodified = logits[wants_logprobs] if wants_logprobs else None  # a copy
+        _forbid(logits, rows)
+
+        chosen = argmax(logits)  # [R]
+        is_finite = logits.gather(1, chosen[:, None])[:, 0].isfinite().tolist()  # NaN and +inf win the argmax
+        by_candidates: dict[int, list[int]] = defaultdict(list)
+        by_nucleus: list[int] = []
+        for i, row in enumerate(rows):
+            if row.params.temperature < MIN_TEMPERATURE or not is_finite[i]:
+                continue
+            if 0 < row.params.top_k < logits.shape[1]:
+                by_candidates[_num_candidates(row.params.top_k, logits.shape[1])].append(i)
+            else:
+                by_nucleus.append(i)
+        if by_nucleus:
+            chosen[by_nucleus] = _sample_nucleus(_select(logits, by_nucleus), [rows[i] for i in by_nucleus])
+        for num_candidates, group in by_candidates.items():
+            chosen[group] = _sample_candidates(logits[group], num_candidates, [rows[i] for i in group])
+
+        sampled = [
+            Sampled(token_id if finite else None)
+            for token_id, finite in zip(chosen.tolist(), is_finite, strict=True)
+        ]
+        if unmodified is not None:
+            counts = [rows[i].params.logprobs or 0 for i in wants_logprobs]
+            for i, logprobs in zip(
+                wants_logprobs, token_logprobs(unmodified, chosen[wants_logprobs], counts), strict=True
+            ):
+                if is_finite[i]:
+                    sampled[i] = Sampled(logprobs.token_id, logprobs)
+        return sampled
+
+
+def _forbid(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
+    row_ids = [i for i, row in enumerate(rows) for _ in row.forbidden_token_ids]
+    if row_ids:
+        logits[row_ids, [token_id for row in rows for token_id in row.forbidden_token_ids]] = -torch.inf
+
+
+def _select(logits: Tensor, row_ids: list[int]) -> Tensor:
+    return logits if len(row_ids) == len(logits) else logits[row_ids]
+
+
+def _num_candidates(top_k: int, vocab_size: int) -> int:
+    """The power of two from top_k up: few distinct sizes, and a row's own affair (see draw_candidates)."""
+    return min(max(MIN_CANDIDATES, 1 << (top_k - 1).bit_length()), vocab_size)
+
+
+def _column(values: list[float], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device=like.device)
+
+
+def _uniforms(rows: Sequence[SamplingRow], like: Tensor, attempt: int = 0) -> Tensor:
+    u = uniforms([row.seed for row in rows], [row.position for row in rows], attempt)
+    return torch.from_numpy(u).to(like.device)
+
+
+def _sample_nucleus(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+    """Rows without top_k, the whole vocabulary being the candidates.  logits: [R, V], overwritten.  Returns [R]."""
+    temperature = _column([row.params.temperature for row in rows], logits)
+    probs = logits.div_(temperature[:, None].float()).softmax(-1)  # [R, V]
+    with_min_p = [i for i, row in enumerate(rows) if row.params.min_p > 0.0]
+    if with_min_p:
+        min_p = _column([rows[i].params.min_p for i in with_min_p], logits).float()
+        some = probs[with_min_p]
+        probs[with_min_p] = torch.where(some < min_p[:, None] * some.amax(-1, keepdim=True), 0.0, some)
+
+    def u_of(row_ids: Tensor, attempt: int) -> Tensor:
+        return _uniforms([rows[i] for i in row_ids.tolist()], logits, attempt)
+
+    return draw_nucleus(probs, _column([row.params.top_p for row in rows], logits), u_of)
+
+
+def _sample_candidates(logits: Tensor, num_candidates: int, rows: Sequence[SamplingRow]) -> Tensor:
+    """Rows with a top_k of at most num_candidates.  logits: [R, V].  Returns [R]."""
+    return draw_candidates(
+        logits,
+        num_candidates,
+        temperature=_column([row.params.temperature for row in rows], logits),
+        top_k=torch.tensor([row.params.top_k for row in rows], device=logits.device),
+        top_p=_column([row.params.top_p for row in rows], logits),
+        min_p=_column([row.params.min_p for row in rows], logits),
+        u=_uniforms(rows, logits),
+    )
