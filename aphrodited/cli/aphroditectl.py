@@ -40,8 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except ConfigError as error:
-        for problem in error.problems:
-            complain(problem)
+        print("\n".join(error.problems), file=sys.stderr)
         return EXIT_UNKNOWN if arguments.command == "status" else EXIT_CONFIG
     except UsageError as error:
         complain(str(error))
@@ -64,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
         case "status":
             from aphrodited.cli.status_view import show_status
 
-            return show_status(target, as_json=arguments.json, watch=arguments.watch)
+            return show_status(target, as_json=arguments.json, watch=arguments.watch, wait_s=arguments.wait)
         case "start" | "stop" | "restart":
             return _steer(target, arguments.command, arguments.roles)
         case "logs":
@@ -166,6 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="what is running; exits 0 ready, 1 degraded, 3 down, 4 unknown")
     status.add_argument("--json", action="store_true", help="as JSON")
     status.add_argument("--watch", action="store_true", help="again every second")
+    status.add_argument("--wait", type=float, default=0.0, metavar="S", help="until it is ready, S seconds at most")
 
     for name, text in (
         ("start", "start processes that were stopped"),

@@ -1,4 +1,4 @@
-"""Shows the status of a daemon: as JSON, as two tables, or again every second."""
+"""Shows the status of a daemon: as JSON, as two tables, again every second, or once it is ready."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from aphrodited.health.states import Standing, State
 from aphrodited.health.status import DaemonStatus, ModelStatus, ProcessStatus, read_status
 
 WATCH_INTERVAL_S = 1.0
+WAIT_INTERVAL_S = 0.25
 
 EXIT_CODES = {Standing.READY: 0, Standing.DEGRADED: 1, Standing.STARTING: 1, Standing.DOWN: 3}
-EXIT_UNKNOWN = 4
 
 _COLOURS: dict[State, str] = {
     State.READY: "green",
@@ -28,19 +28,25 @@ _COLOURS: dict[State, str] = {
 }
 
 
-def show_status(target: Target, *, as_json: bool, watch: bool) -> int:
-    """Print the status; the exit code says it too: 0 ready, 1 degraded or starting, 3 down."""
-    config = target.config()
+def show_status(target: Target, *, as_json: bool, watch: bool, wait_s: float = 0.0) -> int:
+    """Print the status; the exit code says it too: 0 ready, 1 degraded or starting, 3 down.
+
+    wait_s: print it when everything is ready, or after that time.
+    """
+    give_up_at_s = time.monotonic() + wait_s
     while True:
-        status = read_status(config, target.paths)
-        text = status.to_json() if as_json else render_status(status, use_colour=wants_colour(sys.stdout))
-        if not watch:
-            print(text)
+        status = read_status(target.config(), target.paths)
+        if not watch and (status.ready or time.monotonic() >= give_up_at_s):
+            print(_render(status, as_json=as_json))
             return EXIT_CODES[status.state]
-        clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
-        print(f"{clear}{text}", flush=True)
-        time.sleep(WATCH_INTERVAL_S)
-        config = target.config()
+        if watch:
+            clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
+            print(f"{clear}{_render(status, as_json=as_json)}", flush=True)
+        time.sleep(WATCH_INTERVAL_S if watch else WAIT_INTERVAL_S)
+
+
+def _render(status: DaemonStatus, *, as_json: bool) -> str:
+    return status.to_json() if as_json else render_status(status, use_colour=wants_colour(sys.stdout))
 
 
 def render_status(status: DaemonStatus, *, use_colour: bool) -> str:
