@@ -9,22 +9,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from aphrodited.config.schema import Config
 from aphrodited.health.enforcement import carry_out
 from aphrodited.health.events import LedgerTail
 from aphrodited.health.policy import ObservedClock, ProgressWatch
 from aphrodited.health.probes import Look, look_at
-from aphrodited.health.states import Action, State, model_state, process_state
+from aphrodited.health.states import Action, State, nearest_to_serving, process_state
 from aphrodited.log import get_logger
 from aphrodited.mq.messages import EngineEvent, EventKind
 from aphrodited.page import Page, Phase
 from aphrodited.paths import DaemonPaths
 from aphrodited.procfs import process_state as kernel_state
-from aphrodited.supervision.ledger import Death, Ledger, LedgerEntry, Ready, Verdict, stamp
+from aphrodited.supervision.ledger import Death, Ledger, LedgerEntry, Ready, Verdict, boottime_s, stamp
 from aphrodited.supervision.program_state import LaunchState, ProgramState
 from aphrodited.supervision.programs import Program, Role, programs
 
 log = get_logger()
+
+
+class ModelView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a model is, by pages and verdicts. next_try_in_s: of a parked or delayed engine, in seconds."""
+
+    state: State
+    reason: str = ""
+    next_try_in_s: float | None = None
 
 
 class Monitor:
@@ -67,23 +77,33 @@ class Monitor:
         self.read_ledger()
         self.num_rounds += 1
 
-    def model_states(self) -> dict[str, State]:
-        """The state of each model at this very moment, by pages and verdicts; nobody is asked."""
-        states: dict[str, list[State]] = {model.name: [] for model in self.config.models}
+    def model_views(self) -> dict[str, ModelView]:
+        """How each model is at this very moment: that of its engines which is nearest to serving. Nobody is asked."""
+        engines: dict[str, list[ModelView]] = {model.name: [] for model in self.config.models}
         for program in self._programs:
             if program.model is not None:
-                states[program.model].append(self._state(program))
-        return {model: model_state(engines) for model, engines in states.items()}
+                engines[program.model].append(self._view(program))
+        return {model: nearest_to_serving(views, lambda view: view.state) for model, views in engines.items()}
 
-    def _state(self, program: Program) -> State:
+    def pages(self) -> dict[str, Page]:
+        """The pages of every process that lives."""
+        looks = {program.name: look_at(program.name, self.paths) for program in programs(self.config)}
+        return {name: seen.page for name, seen in looks.items() if seen.page is not None}
+
+    def _view(self, program: Program) -> ModelView:
         seen = look_at(program.name, self.paths)
-        watch = self._watches.get(program.name)
-        rung = watch.rung if watch and seen.page and watch.is_of(seen.page) else None
-        statename = "STOPPED" if seen.pid is None else "RUNNING"
-        launch, page = seen.launch, seen.page
-        return process_state(
-            statename, rung, launch.state if launch else None, page.phase if page else None
+        page, launch, watch = seen.page, seen.launch, self._watches.get(program.name)
+        rung = watch.rung if watch and page and watch.is_of(page) else None
+        state = process_state(
+            "STOPPED" if seen.pid is None else "RUNNING",
+            rung,
+            launch.state if launch else None,
+            page.phase if page else None,
         )
+        if launch is not None and launch.state in (LaunchState.BACKOFF, LaunchState.PARKED):
+            due_s = launch.next_try_at_s
+            return ModelView(state, launch.reason, None if due_s is None else round(max(0, due_s - boottime_s()), 1))
+        return ModelView(state, page.message if page else "")
 
     # -- verdicts --
 

@@ -69,14 +69,3 @@ def lock_holder(path: Path) -> int | None:
         if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
             return int(fields[4])
     return None
-
-
-def cgroup_oom_kills(pid: int) -> int | None:
-    """Processes killed for memory in the cgroup (v2) of a process so far; None where the kernel does not say."""
-    try:
-        group = Path(f"/proc/{pid}/cgroup").read_text().strip().rpartition("::")[2]
-        events = Path(f"/sys/fs/cgroup{group}/memory.events").read_text()
-    except OSError:
-        return None
-    counts = dict(line.split() for line in events.splitlines())
-    return int(counts.get("oom_kill", 0))

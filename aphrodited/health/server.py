@@ -16,7 +16,6 @@ import msgspec
 from aiohttp import web
 
 from aphrodited import __version__
-from aphrodited.health.gauges import page_gauges
 from aphrodited.health.monitor import Monitor
 from aphrodited.health.programs import select_programs
 from aphrodited.health.states import State
@@ -38,7 +37,7 @@ class HealthRoutes:
         application = web.Application(middlewares=[_error_objects])
         application.router.add_get("/livez", self.livez)
         application.router.add_get("/readyz", self.readyz)
-        application.router.add_get("/health", self.health)
+        application.router.add_get("/health", self.readyz)
         application.router.add_get("/version", self.version)
         application.router.add_get("/status", self.status)
         application.router.add_get("/metrics", self.metrics)
@@ -52,21 +51,14 @@ class HealthRoutes:
 
     async def readyz(self, request: web.Request) -> web.Response:
         """200 while any model serves, or the one that `?model=` names; 503 otherwise, 404 for an unknown one."""
-        states = self._monitor.model_states()
+        models = self._monitor.model_views()
         wanted = request.query.get("model")
-        if wanted is not None and wanted not in states:
-            raise web.HTTPNotFound(text=f"there is no model {wanted!r}; there are: {', '.join(sorted(states))}")
-        asked = states if wanted is None else {wanted: states[wanted]}
-        ready = State.READY in asked.values()
-        parked = sorted(model for model, state in states.items() if state is State.PARKED)
+        if wanted is not None and wanted not in models:
+            raise web.HTTPNotFound(text=f"there is no model {wanted!r}; there are: {', '.join(sorted(models))}")
+        asked = models if wanted is None else {wanted: models[wanted]}
+        ready = any(view.state is State.READY for view in asked.values())
+        parked = [name for name, view in asked.items() if view.state is State.PARKED]
         return _json({"ready": ready, "models": asked, "parked": parked}, 200 if ready else 503)
-
-    async def health(self, request: web.Request) -> web.Response:
-        """200 while any model serves: `ok` if all do, else `degraded`; 503 and `unavailable` if none does."""
-        states = self._monitor.model_states()
-        serving = [state is State.READY for state in states.values()]
-        word = "ok" if all(serving) else "degraded" if any(serving) else "unavailable"
-        return _json({"status": word, "models": states}, 200 if any(serving) else 503)
 
     async def version(self, request: web.Request) -> web.Response:
         return _json({"version": __version__})
@@ -77,9 +69,8 @@ class HealthRoutes:
         return web.Response(text=status.to_json() + "\n", content_type="application/json")
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Counters of every process, and gauges of the pages, in Prometheus' text format."""
-        counters = await asyncio.to_thread(render_metrics, self._monitor.paths.metrics_dir)
-        body = counters + page_gauges(self._monitor.config, self._monitor.paths).encode()
+        """What every process counted and what every living one's page says, in Prometheus' text format."""
+        body = await asyncio.to_thread(render_metrics, self._monitor.paths.metrics_dir, self._monitor.pages())
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def reset(self, request: web.Request) -> web.Response:

@@ -12,11 +12,14 @@ a witness: the caller compares pids and passes None. Knows no clock, no file and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from typing import TypeVar
 
 from aphrodited.page import Phase
 from aphrodited.supervision.program_state import LaunchState
+
+Engine = TypeVar("Engine")
 
 
 class State(StrEnum):
@@ -113,9 +116,9 @@ _BEST_FIRST = (
 )
 
 
-def model_state(engines: Iterable[State]) -> State:
-    """The state of a model: that of its engine which is nearest to serving; STOPPED without any."""
-    return min(engines, key=_BEST_FIRST.index, default=State.STOPPED)
+def nearest_to_serving(engines: Iterable[Engine], state_of: Callable[[Engine], State]) -> Engine:
+    """Of a model's engines (at least one) the one whose state is the model's."""
+    return min(engines, key=lambda engine: _BEST_FIRST.index(state_of(engine)))
 
 
 class Standing(StrEnum):

@@ -24,7 +24,7 @@ from aphrodited.health.states import (
     Standing,
     State,
     daemon_standing,
-    model_state,
+    nearest_to_serving,
     process_state,
 )
 from aphrodited.page import Page
@@ -292,12 +292,11 @@ def describe_exit(death: Death) -> LastExit:
 
 def _model_status(model: ModelConfig, processes: list[ProcessStatus], looks: dict[str, Look]) -> ModelStatus:
     engines = [process for process in processes if process.model == model.name]
-    state = model_state(engine.state for engine in engines)
-    best = next(engine for engine in engines if engine.state is state)
+    best = nearest_to_serving(engines, lambda engine: engine.state)
     page = looks.get(best.name, NOTHING_SEEN).page
     return ModelStatus(
         name=model.name,
-        state=state,
+        state=best.state,
         generation=best.generation,
         engines=tuple(engine.name for engine in engines),
         backend=model.backend,

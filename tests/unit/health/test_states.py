@@ -13,7 +13,7 @@ from aphrodited.health.states import (
     Standing,
     State,
     daemon_standing,
-    model_state,
+    nearest_to_serving,
     process_state,
 )
 from aphrodited.page import Phase
@@ -89,12 +89,14 @@ def test_a_running_process(action, launch, phase, state):
 
 
 def test_a_model_is_as_near_to_serving_as_its_best_engine():
-    assert model_state([]) is State.STOPPED
-    assert model_state([State.LOADING, State.READY]) is State.READY
+    def model_state(*engines):
+        return nearest_to_serving(engines, lambda state: state)
+
+    assert model_state(State.LOADING, State.READY) is State.READY
     for state in State:
-        assert model_state([state]) is state
-        assert model_state([state, State.READY]) is State.READY
-        assert model_state([state, State.STOPPED]) is state
+        assert model_state(state) is state
+        assert model_state(state, State.READY) is State.READY
+        assert model_state(state, State.STOPPED) is state
 
 
 @pytest.mark.parametrize(
