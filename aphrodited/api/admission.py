@@ -1,0 +1,104 @@
+"""Who may start a generation now, who waits for an engine, and what happens to both when the worker stops.
+
+New requests are held, in a queue bounded by number and size, while the model's engine is not running but is due
+within the hold timeout; otherwise they are refused at once with the time of the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from aphrodited.api.choices import Choices
+from aphrodited.api.error_responses import ShuttingDownError
+from aphrodited.api.served_model import ServedModel
+from aphrodited.interfaces import ModelFacts
+
+MAX_HELD_BYTES = 64 * 1024**2
+RECHECK_S = 0.5
+"""Pause after which a held request looks again whether its engine is still to be expected."""
+
+
+class Admission:
+    """The generations of this worker: those held, those running, and the order to stop."""
+
+    def __init__(
+        self, hold_timeout_s: float, max_held: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._hold_timeout_s = hold_timeout_s
+        self._max_held = max_held
+        self._clock = clock
+        self._running: set[Choices] = set()
+        self._is_stopping = False
+        self.num_held = 0
+        self.held_bytes = 0
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._is_stopping
+
+    def stop(self) -> None:
+        """Refuse what is held and what is new; let what runs go on."""
+        self._is_stopping = True
+
+    def end_running(self) -> int:
+        """End every running generation with ShuttingDownError; returns their number."""
+        self._is_stopping = True
+        for choices in self._running:
+            choices.fail(ShuttingDownError("The server stopped before this request was finished"))
+        return len(self._running)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def check_open(self) -> None:
+        """Raises ShuttingDownError if the worker takes no more requests."""
+        if self._is_stopping:
+            raise ShuttingDownError("The server is shutting down")
+
+    @contextmanager
+    def running(self, choices: Choices) -> Iterator[None]:
+        """Count `choices` as running for the length of the block."""
+        self._running.add(choices)
+        try:
+            yield
+        finally:
+            self._running.discard(choices)
+
+    async def wait_for_engine(self, model: ServedModel, size: int) -> ModelFacts:
+        """Return the model's facts as soon as its engine takes requests; `size` is the request's in bytes.
+
+        Raises ShuttingDownError, or EngineUnavailableError if no engine is due in time or the queue is full.
+        """
+        self.check_open()
+        if not model.client.is_running:
+            await self._enter(model, size)
+        facts = model.client.facts
+        assert facts is not None, "a running engine has told its facts"
+        return facts
+
+    async def _enter(self, model: ServedModel, size: int) -> None:
+        if self.num_held >= self._max_held or self.held_bytes + size > MAX_HELD_BYTES:
+            raise model.unavailable("too many requests wait for it already")
+        self.num_held += 1
+        self.held_bytes += size
+        try:
+            await self._hold(model)
+        finally:
+            self.num_held -= 1
+            self.held_bytes -= size
+
+    async def _hold(self, model: ServedModel) -> None:
+        until_s = self._clock() + self._hold_timeout_s
+        while True:
+            left_s = until_s - self._clock()
+            due_in_s = model.availability().due_in_s
+            if due_in_s is None or due_in_s > left_s or left_s <= 0:
+                raise model.unavailable(f"no start is due within the {self._hold_timeout_s:g} s a request may wait")
+            if await model.client.wait_until_running(min(left_s, RECHECK_S)):
+                return
+            self.check_open()
+            await asyncio.sleep(0)

@@ -1,0 +1,58 @@
+"""Puts the HTTP surface together: routes, middleware and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from aiohttp import web
+
+from aphrodited.api.admission import Admission
+from aphrodited.api.auth import ApiKeys
+from aphrodited.api.chat import create_chat_completion
+from aphrodited.api.completions import create_completion
+from aphrodited.api.context import CONTEXT, Context
+from aphrodited.api.generation import Generator
+from aphrodited.api.health_routes import add_health_routes
+from aphrodited.api.middleware import accounts, errors_as_json, keys_required, request_ids, send_request_id
+from aphrodited.api.model_routes import get_model, list_models
+from aphrodited.api.served_model import ServedModel
+from aphrodited.api.sse import STALL_TIMEOUT_S
+from aphrodited.api.tokenize_routes import detokenize, tokenize
+from aphrodited.config.schema import ApiConfig, RecoveryConfig
+from aphrodited.metrics import ApiMetrics
+
+
+def create_app(
+    models: Mapping[str, ServedModel],
+    api: ApiConfig,
+    recovery: RecoveryConfig,
+    *,
+    keys: ApiKeys | None = None,
+    metrics: ApiMetrics | None = None,
+    render_metrics: Callable[[], bytes] = bytes,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+) -> web.Application:
+    """The application of one worker. Run it with handler_cancellation=True, or clients that leave go unnoticed."""
+    metrics = metrics or ApiMetrics()
+    admission = Admission(recovery.hold_timeout_s, recovery.max_held_requests)
+    middlewares = [request_ids(), accounts(metrics), errors_as_json()]
+    if keys is not None:
+        middlewares.append(keys_required(keys))
+    app = web.Application(middlewares=middlewares, client_max_size=api.max_body_size)
+    app.on_response_prepare.append(send_request_id)
+    generator = Generator(admission, metrics, api.keepalive_s, stall_timeout_s)
+    app[CONTEXT] = Context(models, api, admission, generator, render_metrics)
+    _add_routes(app)
+    return app
+
+
+def _add_routes(app: web.Application) -> None:
+    add_health_routes(app)
+    router = app.router
+    router.add_post("/v1/chat/completions", create_chat_completion)
+    router.add_post("/v1/completions", create_completion)
+    router.add_get("/v1/models", list_models)
+    router.add_get("/v1/models/{id:.+}", get_model)
+    for prefix in ("", "/v1"):
+        router.add_post(f"{prefix}/tokenize", tokenize)
+        router.add_post(f"{prefix}/detokenize", detokenize)

@@ -1,0 +1,51 @@
+"""aiohttp's connection, with our error object also for what never becomes a request: bytes that are not HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from aphrodited.api.error_responses import ErrorAnswer
+from aphrodited.api.middleware import REQUEST_ID, new_request_id
+from aphrodited.log import get_logger
+
+IDLE_TIMEOUT_S = 120.0
+"""How long a connection without a request stays open."""
+
+log = get_logger()
+
+
+class HttpProtocol(RequestHandler):
+    """One connection. Made per accepted socket by `protocol_factory`."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer is under way already; no other can be sent")
+        request_id = new_request_id()
+        if status >= 500:
+            log.error("connection_failed", request_id=request_id, exc_info=exc)
+            answer = ErrorAnswer(status, "internal_error", "The server failed to answer this request")
+        else:
+            answer = ErrorAnswer(status, "invalid_request_error", "The bytes received are not a valid HTTP request")
+        response = answer.response()
+        response.headers[REQUEST_ID] = request_id
+        response.force_close()
+        return response
+
+
+def protocol_factory(server: web.Server) -> Callable[[], HttpProtocol]:
+    """Makes the connections of `server`, which belongs to a web.AppRunner that was set up."""
+    loop = asyncio.get_running_loop()
+    silent = logging.getLogger(f"{__name__}.access")  # disabled: middleware.accounts tells more
+    silent.disabled = True
+    return lambda: HttpProtocol(server, loop=loop, access_log=silent, keepalive_timeout=IDLE_TIMEOUT_S)

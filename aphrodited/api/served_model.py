@@ -1,0 +1,92 @@
+"""A model as an API worker sees it: its engine's client, its tokenizer, and whether an engine is to be expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from aphrodited.api.error_responses import EngineUnavailableError
+from aphrodited.api.text import Tokenizer
+from aphrodited.errors import ModelNotFoundError, MQEngineDeadError, RequestError
+from aphrodited.interfaces import EngineClient
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """What is known of a model's engine process.
+
+    state: a word of `aphroditectl status`.  due_in_s: seconds until it may be starting (0: it is starting or runs);
+    None if no start is to be expected.  reason: why it does not run, for people.
+    """
+
+    state: str
+    due_in_s: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One model of this worker. tokenizer is None if it could not be loaded: then availability says why."""
+
+    name: str
+    client: EngineClient
+    tokenizer: Tokenizer | None
+    availability: Callable[[], Availability]
+
+    @property
+    def is_serving(self) -> bool:
+        return self.tokenizer is not None and self.client.is_running
+
+    def state(self) -> Availability:
+        """The availability as it is told to others: ready if a request would be taken now."""
+        known = self.availability()
+        if self.is_serving:
+            return replace(known, state="ready", due_in_s=0.0, reason="")
+        return known
+
+    def usable_tokenizer(self) -> Tokenizer:
+        """Raises EngineUnavailableError if this worker could not load it."""
+        if self.tokenizer is None:
+            raise EngineUnavailableError(
+                f"The model {self.name} cannot be served: {self.availability().reason}",
+                code="MODEL_UNAVAILABLE",
+                retry_after_s=None,
+            )
+        return self.tokenizer
+
+    def unavailable(self, why: str) -> EngineUnavailableError:
+        """The error for a request that no engine takes, with the time of the next start as far as it is known."""
+        known = self.availability()
+        reason = f": {known.reason}" if known.reason else ""
+        if self.client.errored:
+            code, message = "ENGINE_DEAD", f"The engine of {self.name} is dead ({self.client.dead_error})"
+        else:
+            code, message = "ENGINE_STARTING", f"The engine of {self.name} is not ready ({known.state}{reason})"
+        if known.state == "parked":
+            code, message = "ENGINE_DEAD", f"The engine of {self.name} is parked after failures{reason}"
+        retry_after_s = None if known.due_in_s is None else max(1.0, known.due_in_s)
+        return EngineUnavailableError(f"{message}; {why}", code=code, retry_after_s=retry_after_s)
+
+    def died(self, error: MQEngineDeadError) -> EngineUnavailableError:
+        """The death of the engine that held a request, as it is told to its client."""
+        cause = f": {error.cause}" if error.cause and error.cause not in str(error) else ""
+        due_in_s = self.availability().due_in_s
+        return EngineUnavailableError(
+            f"{error}{cause}", code=error.code, retry_after_s=None if due_in_s is None else max(1.0, due_in_s)
+        )
+
+
+def choose_model(models: Mapping[str, ServedModel], name: str | None) -> ServedModel:
+    """The model of that name; without a name, the only one there is.
+
+    Raises ModelNotFoundError, or RequestError if there is no name and more than one model.
+    """
+    if name is None:
+        if len(models) == 1:
+            return next(iter(models.values()))
+        raise RequestError("model must be given, since several are served", param="model")
+    try:
+        return models[name]
+    except KeyError:
+        served = ", ".join(models)
+        raise ModelNotFoundError(f"There is no model {name!r}; served are: {served}", param="model") from None
