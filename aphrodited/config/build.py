@@ -1,7 +1,8 @@
 """From a tree of nodes to the structs of `config.schema`, with every problem on the way.
 
-Walks the node tree and the type tree side by side; a wrong value is noted and the walk goes on. Also keeps
-where each value stood, for the checks between values and for showing origins. Knows no key by name.
+Walks the node tree and the type tree side by side. A wrong value is noted, something harmless stands in for it,
+and the walk goes on. Also keeps where each value stood, for the checks between values and for showing origins.
+Knows no key by name.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import yaml
 from aphrodited.config.problems import Problem
 from aphrodited.config.values import Leaf, Unacceptable, convert, expected, found, interpret, leaf_of
 
-_WRONG: Any = object()  # in place of a value that has a problem
+_WRONG: Any = object()  # the value has a problem
 
 
 class Builder:
@@ -28,7 +29,7 @@ class Builder:
         self.marks: dict[str, yaml.Mark] = {}
 
     def build(self, root: yaml.Node) -> Any:
-        """The struct; only meaningful while `problems` is empty."""
+        """The struct. Values with a problem are their default or, without one, the key's own name."""
         assert isinstance(self._schema, inspect.StructType)
         self.marks[""] = root.start_mark
         return self._struct(root, self._schema, "")
@@ -61,6 +62,11 @@ class Builder:
         items = [
             self._value(item, kind.item_type, f"{key}[{index}]") for index, item in enumerate(node.value)
         ]
+        if isinstance(kind.item_type, inspect.StructType):
+            items = [
+                _stand_in(kind.item_type, f"{key}[{index}]") if item is _WRONG else item
+                for index, item in enumerate(items)
+            ]
         return _WRONG if any(item is _WRONG for item in items) else tuple(items)
 
     def _struct(self, node: yaml.Node, kind: inspect.StructType, key: str) -> Any:
@@ -79,7 +85,10 @@ class Builder:
                 leaf = leaf_of(field.type)
                 about = f": {leaf.description}" if leaf.description else ""
                 values[name] = self._wrong(node, _join(key, name), f"is missing and has no default{about}")
-        return _WRONG if any(value is _WRONG for value in values.values()) else kind.cls(**values)
+        for name, value in values.items():
+            if value is _WRONG:
+                values[name] = _stand_in_field(fields[name], _join(key, name))
+        return kind.cls(**values)
 
     def _key(
         self, node: yaml.Node, fields: dict[str, inspect.Field], values: dict[str, Any], parent: str
@@ -118,6 +127,18 @@ class Builder:
 
 def _join(parent: str, name: str) -> str:
     return f"{parent}.{name}" if parent else name
+
+
+def _stand_in_field(field: inspect.Field, key: str) -> Any:
+    return _stand_in(leaf_of(field.type).type, key) if field.required else field.default
+
+
+def _stand_in(kind: inspect.Type, key: str) -> Any:
+    """A value for a required field that is wrong: never used, but the checks of its neighbours can go on."""
+    if isinstance(kind, inspect.StructType):
+        fields = {field.name: _stand_in_field(field, _join(key, field.name)) for field in kind.fields}
+        return kind.cls(**fields)
+    return () if isinstance(kind, inspect.VarTupleType) else key
 
 
 def _homes(kind: inspect.Type, key: str) -> list[str]:

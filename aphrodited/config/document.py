@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from aphrodited.config.problems import Problem, render
+from aphrodited.config.problems import Problem, override_name, render
 from aphrodited.errors import ConfigError
 
 MAX_SIZE = 1024 * 1024  # bytes of the file
@@ -52,7 +52,7 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
     except _Unfit as unfit:
         raise ConfigError(render([unfit.problem], sources)) from None
     for override in overrides:
-        name = f"--set {override}"
+        name = override_name(override)
         sources[name] = []
         try:
             root = _overridden(root, override, name)

@@ -19,7 +19,7 @@ from aphrodited.config.build import Builder
 from aphrodited.config.checks import find_problems
 from aphrodited.config.directories import canonical, daemon_paths, with_absolute_paths, with_directories
 from aphrodited.config.document import read_document
-from aphrodited.config.problems import Problem, place, render
+from aphrodited.config.problems import Problem, is_override, place, render
 from aphrodited.config.schema import Config, PathsConfig
 from aphrodited.errors import ConfigError
 from aphrodited.paths import DaemonPaths
@@ -49,18 +49,19 @@ def load(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """As load_config, with the origin of each value."""
     document = read_document(path, overrides)
     builder = Builder(Config)
-    config: Config = builder.build(document.root)
-    if builder.problems:
-        raise ConfigError(render(builder.problems, document.sources))
+    built: Config = builder.build(document.root)
 
     def folder_of(key: str) -> Path:
         mark = builder.marks.get(key)
-        return Path.cwd() if mark is not None and mark.name.startswith("--set ") else canonical(path).parent
+        return Path.cwd() if mark is not None and is_override(mark) else canonical(path).parent
 
-    config = with_absolute_paths(config, path, folder_of, os.environ)
-    problems = [
-        Problem(_nearest(builder.marks, key), key, message)
-        for key, message in find_problems(config, daemon_paths(config))
+    config = with_absolute_paths(built, path, folder_of, os.environ)
+    wrong = {problem.key for problem in builder.problems}
+    problems = builder.problems + [
+        Problem(_nearest(builder.marks, complaint.key), complaint.key, complaint.message)
+        for complaint in find_problems(config, daemon_paths(config))
+        # What stands in for a wrong value is not the operator's.
+        if wrong.isdisjoint(a for key in (complaint.key, *complaint.others) for a in _ancestry(key))
     ]
     if problems:
         raise ConfigError(render(problems, document.sources))

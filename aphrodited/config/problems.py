@@ -29,11 +29,18 @@ class Problem:
     message: str
 
 
+def override_name(override: str) -> str:
+    """What the marks of an override from the command line call their source."""
+    return f"--set {override}"
+
+
+def is_override(mark: yaml.Mark) -> bool:
+    return mark.name.startswith("--set ")
+
+
 def place(mark: yaml.Mark) -> str:
-    """The mark as SOURCE:LINE:COLUMN; an override from the command line has no lines."""
-    if mark.name.startswith("--set "):
-        return mark.name
-    return f"{mark.name}:{mark.line + 1}:{mark.column + 1}"
+    """The mark as SOURCE:LINE:COLUMN; an override has no lines."""
+    return mark.name if is_override(mark) else f"{mark.name}:{mark.line + 1}:{mark.column + 1}"
 
 
 def render(problems: Iterable[Problem], sources: Mapping[str, list[str]]) -> list[str]:
@@ -52,7 +59,7 @@ def _order(problem: Problem) -> tuple[bool, int, int]:
     mark = problem.mark
     if mark is None:
         return (False, -1, -1)
-    return (mark.name.startswith("--set "), mark.line, mark.column)
+    return (is_override(mark), mark.line, mark.column)
 
 
 def _entry(problem: Problem, sources: Mapping[str, list[str]]) -> str:

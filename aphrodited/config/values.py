@@ -181,7 +181,7 @@ def expected(kind: inspect.Type, *, is_size: bool = False) -> str:
         case inspect.LiteralType():
             return " or ".join(str(value) for value in kind.values)
         case inspect.UnionType():
-            return " or ".join(expected(member, is_size=is_size) for member in kind.types)
+            return ", or ".join(expected(member, is_size=is_size) for member in kind.types)
         case inspect.IntType() | inspect.FloatType() if is_size:
             return f"a size such as 2GiB or a number of bytes{_range_words(kind, is_size=True)}"
         case inspect.IntType():
