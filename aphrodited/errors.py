@@ -7,6 +7,7 @@
     │   └── ModelNotFoundError      no such model (404)
     ├── EngineError                 the supervisor mends it by itself; the caller may retry (HTTP 503)
     │   ├── MQEngineDeadError       the engine died with the request in it; ENGINE_DEAD_ERROR is this class
+    │   ├── OutputLostError         the engine lives, but frames of this request were lost on the way
     │   ├── EngineStartingError     there is no engine to take the request yet
     │   └── MQClientClosedError     the client was closed by its own caller
     ├── ProtocolError               a frame that no peer of ours would send
@@ -79,6 +80,12 @@ class MQEngineDeadError(EngineError):
     def __init__(self, message: str, *, cause: str | None = None) -> None:
         super().__init__(message)
         self.cause = cause
+
+
+class OutputLostError(EngineError):
+    """Output frames were lost, or the connection was, while the engine lives on; the request was aborted there."""
+
+    code = "OUTPUT_LOST"
 
 
 class EngineStartingError(EngineError):

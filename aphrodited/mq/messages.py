@@ -2,8 +2,8 @@
 
     socket   engine to client                            client to engine
     input                                                Submit, AbortRequest
-    output   Attached, StepOutputs, RequestFailed,       Attach
-             EngineDead
+    output   Attached, StepOutputs, RequestFailed,       Attach, Detach
+             Dropped, EngineDead
     health   Heartbeat
     data     HelloReply, StatsReply                      Hello, StatsRequest
     events   EngineEvent (from the monitor)
@@ -60,6 +60,15 @@ class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):
     start_ticks: int
 
 
+class Detach(msgspec.Struct, frozen=True, array_like=True, tag="detach"):
+    """Sent by a client that leaves: whatever it still has in the engine is aborted, without an answer."""
+
+    client: str
+
+
+WayMessage = Attach | Detach
+
+
 class Attached(msgspec.Struct, frozen=True, array_like=True, tag="attached"):
     """The way back works. Frames to this client are numbered from `next_frame` on."""
 
@@ -85,13 +94,22 @@ class RequestFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     param: str | None = None
 
 
+class Dropped(msgspec.Struct, frozen=True, array_like=True, tag="dropped"):
+    """Frames to this client were lost, so every request it has sent under this name has ended.
+
+    The engine has forgotten the client: it attaches again under a new name.
+    """
+
+    reason: str
+
+
 class EngineDead(msgspec.Struct, frozen=True, array_like=True, tag="dead"):
     """The engine's last words: every request in it has ended."""
 
     cause: str
 
 
-OutputMessage = Attached | StepOutputs | RequestFailed | EngineDead
+OutputMessage = Attached | StepOutputs | RequestFailed | Dropped | EngineDead
 
 
 # -- health: engine to whoever listens --------------------------------------------------------------------------

@@ -1,0 +1,348 @@
+"""One client's connection to one generation of an engine: from the first hello to its end, then never again.
+
+    attaching    Hello and Attach were sent; both answers are awaited
+    attached     requests go in, frames come out
+    lost         every request has had its terminal event; the sockets are closed
+
+    what happened                          what the requests get
+    EngineDead                             MQEngineDeadError with the engine's own cause
+    its process has ended                  MQEngineDeadError, after the output that was still on its way
+    Dropped, a gap, a broken connection    OutputLostError: the engine lives, and a new connection may be made
+
+Death races its last frames: after a process has ended its output is read until the connection is lost, 50 ms at
+most, and every frame is applied. Knows no text, and not what comes after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import assert_never
+
+from aphrodited.errors import (
+    EngineError,
+    EngineStartingError,
+    MQEngineDeadError,
+    OutputLostError,
+    ProtocolError,
+    QueueFullError,
+    RequestError,
+)
+from aphrodited.interfaces import EngineStats, ModelFacts
+from aphrodited.mq.codec import decode_data_reply, decode_output, encode
+from aphrodited.mq.links import EngineLinks
+from aphrodited.mq.messages import (
+    NUMBER_MASK,
+    PROTOCOL_VERSION,
+    AbortRequest,
+    Attach,
+    Attached,
+    Detach,
+    Dropped,
+    EngineDead,
+    Hello,
+    HelloReply,
+    RequestFailed,
+    StatsReply,
+    StatsRequest,
+    StepOutputs,
+    Submit,
+)
+from aphrodited.mq.pidfd import open_pidfd
+from aphrodited.mq.refusals import Refusals
+from aphrodited.outputs import FinishReason, TokenOutput
+from aphrodited.procfs import process_start_ticks
+from aphrodited.request import EngineRequest
+from aphrodited.streams import TokenStream
+
+LAST_OUTPUT_S = 0.05
+
+
+class Connection:
+    """Used on one event loop. `attached` and `lost` are resolved once; `lost` with the error that ended it.
+
+    max_unread: outputs that may wait for one consumer.  on_lost: called at the end, before the requests' consumers run.
+    """
+
+    def __init__(
+        self,
+        links: EngineLinks,
+        name: str,
+        generation: int,
+        *,
+        max_unread: int,
+        on_lost: Callable[[Connection, EngineError], None],
+        refusals: Refusals,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._links = links
+        self._name = name
+        self.generation = generation
+        self._max_unread = max_unread
+        self._on_lost = on_lost
+        self._refusals = refusals
+        self._streams: dict[int, TokenStream] = {}
+        self._numbers = itertools.count(1)
+        self._stats_waiters: deque[asyncio.Future[EngineStats]] = deque()
+        self._hello: HelloReply | None = None
+        self._next_frame: int | None = None
+        self._pidfd: int | None = None
+        self._process_ended = False
+        self._disconnected = False
+        self._retiring = False
+        self._death_hint = ""
+        self.attached: asyncio.Future[None] = self._loop.create_future()
+        self.lost: asyncio.Future[EngineError] = self._loop.create_future()
+        links.start(self._on_output, self._on_data, self._on_disconnected, self._on_refused)
+
+    @property
+    def facts(self) -> ModelFacts | None:
+        return self._hello.facts if self._hello else None
+
+    @property
+    def is_attached(self) -> bool:
+        return self.attached.done() and not self.lost.done()
+
+    # -- what the client asks -----------------------------------------------------------------------------------
+
+    def greet(self) -> None:
+        """Ask for both ways. Idempotent: repeated while no answer comes."""
+        if not self.lost.done():
+            start_ticks = process_start_ticks(os.getpid()) or 0
+            self._links.send_data(encode(Hello(PROTOCOL_VERSION, self._name)))
+            self._links.send_output(encode(Attach(self._name, os.getpid(), start_ticks)))
+
+    def submit(self, request: EngineRequest) -> TokenStream:
+        """Send a request. Raises QueueFullError, RequestError, and what ended the connection if it is lost."""
+        if self.lost.done():
+            raise self.lost.result()
+        number = next(self._numbers)
+        self._links.send_input(encode(Submit(self._name, number, request)))
+        stream = self._streams[number] = TokenStream(number, request.request_id, self._max_unread)
+        return stream
+
+    def release(self, stream: TokenStream) -> None:
+        """Its consumer is done with it: aborted in the engine, if it has not ended."""
+        if self._streams.pop(stream.number, None) is not None:
+            stream.ended = True
+            self._abort(stream.number)
+            self._close_if_retired()
+
+    def abort(self, request_id: str) -> None:
+        """End every request with that label."""
+        for stream in [s for s in self._streams.values() if s.request_id == request_id]:
+            stream.put(TokenOutput(stream.number, [], FinishReason.ABORT))
+            del self._streams[stream.number]
+            self._abort(stream.number)
+        self._close_if_retired()
+
+    async def stats(self, *, log: bool) -> EngineStats:
+        """Ask for the engine's statistics. Raises what ended the connection if it is lost meanwhile."""
+        if self.lost.done():
+            raise self.lost.result()
+        waiter: asyncio.Future[EngineStats] = self._loop.create_future()
+        self._links.send_data(encode(StatsRequest(log)))
+        self._stats_waiters.append(waiter)
+        return await waiter
+
+    def tell_cause(self, cause: str) -> None:
+        """Somebody else knows how the engine died; used if the engine could not tell it itself."""
+        self._death_hint = cause
+
+    def retire(self) -> None:
+        """Take no more requests; close as soon as the last one has ended."""
+        self._retiring = True
+        self._close_if_retired()
+
+    def close(self, error: EngineError) -> None:
+        """Leave the engine, which aborts what is left; the requests here get `error`."""
+        self._lose(error, farewell=encode(Detach(self._name)))
+
+    def _abort(self, number: int) -> None:
+        if self.lost.done():
+            return
+        try:
+            self._links.send_input(encode(AbortRequest(self._name, number)))
+        except QueueFullError:  # an abort must not be lost: leaving ends everything this client has there
+            self.close(OutputLostError("an abort could not be sent: the queue towards the engine is full"))
+
+    def _close_if_retired(self) -> None:
+        if self._retiring and not self._streams:
+            self.close(EngineStartingError("the engine has handed over to another one"))
+
+    # -- what arrives -------------------------------------------------------------------------------------------
+
+    def _on_output(self, frame: bytes) -> None:
+        try:
+            message = decode_output(frame)
+        except ProtocolError as error:
+            self._refusals.count("bad_frame", reason=str(error))
+            self._lose_output("a frame of the engine could not be read")
+            return
+        match message:
+            case StepOutputs(frame=number, outputs=outputs):
+                if self._is_next(number):
+                    self._apply(outputs)
+            case RequestFailed():
+                if self._is_next(message.frame):
+                    self._fail(message)
+            case Attached(next_frame=next_frame):
+                if self._next_frame is None:
+                    self._next_frame = next_frame
+                    self._attach_if_complete()
+            case Dropped(reason=reason):
+                self._lose(OutputLostError(f"the engine dropped this client: {reason}"))
+            case EngineDead(cause=cause):
+                self._lose(_death(cause))
+            case _:
+                assert_never(message)
+
+    def _is_next(self, frame: int) -> bool:
+        if frame == self._next_frame:
+            self._next_frame = frame + 1
+            return True
+        self._lose_output(f"output frame {self._next_frame} was expected and {frame} came")
+        return False
+
+    def _apply(self, outputs: list[TokenOutput]) -> None:
+        streams = self._streams
+        for output in outputs:
+            number = output.key & NUMBER_MASK
+            stream = streams.get(number)
+            if stream is None:
+                continue  # aborted here while it was on its way
+            if not stream.put(output):
+                del streams[number]
+                self._abort(number)
+            elif output.finish_reason is not None:
+                del streams[number]
+        if self._retiring:
+            self._close_if_retired()
+
+    def _fail(self, message: RequestFailed) -> None:
+        stream = self._streams.pop(message.number, None)
+        if stream is not None:
+            stream.fail(_request_error(message))
+            self._close_if_retired()
+
+    def _on_data(self, frame: bytes) -> None:
+        try:
+            message = decode_data_reply(frame)
+        except ProtocolError as error:
+            self._refusals.count("bad_frame", reason=str(error))
+            return
+        match message:
+            case HelloReply():
+                self._on_hello(message)
+            case StatsReply(stats=stats):
+                waiter = self._stats_waiters.popleft() if self._stats_waiters else None
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(stats)
+            case _:
+                assert_never(message)
+
+    def _on_hello(self, reply: HelloReply) -> None:
+        if self._hello is not None:
+            return
+        if not reply.accepted:
+            error = EngineError(f"the engine refused this client: {reply.reason}")
+            error.code = "PROTOCOL_MISMATCH"
+            self._lose(error)
+            return
+        self._hello = reply
+        self._pidfd = open_pidfd(reply.pid, reply.start_ticks)
+        if self._pidfd is None:
+            self._lose(_death(self._gone()))
+            return
+        self._loop.add_reader(self._pidfd, self._on_process_ended)
+        self._attach_if_complete()
+
+    def _attach_if_complete(self) -> None:
+        if self._hello is not None and self._next_frame is not None and not self.attached.done():
+            self.attached.set_result(None)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _on_process_ended(self) -> None:
+        self._process_ended = True
+        self._stop_watching()
+        self._declare_soon()
+
+    def _on_disconnected(self) -> None:
+        self._links.drain_output()
+        self._disconnected = True
+        self._declare_soon()
+
+    def _on_refused(self) -> None:
+        if not self.attached.done():
+            self._lose(EngineStartingError(f"nobody listens at generation {self.generation}"))
+
+    def _declare_soon(self) -> None:
+        """The facts so far say that this is the end; wait for the other fact, but not for long."""
+        if self._process_ended and self._disconnected:
+            self._declare()
+        else:
+            self._loop.call_later(LAST_OUTPUT_S, self._declare)
+
+    def _declare(self) -> None:
+        if self.lost.done():
+            return
+        self._links.drain_output()
+        if self._process_ended:
+            self._lose(_death(self._death_hint or self._gone()))
+        else:
+            self._lose_output("the connection to the engine broke")
+
+    def _gone(self) -> str:
+        pid = self._hello.pid if self._hello else "?"
+        return f"engine process {pid} of generation {self.generation} is gone"
+
+    def _lose_output(self, what: str) -> None:
+        self._lose(OutputLostError(f"output of the engine was lost: {what}"), farewell=encode(Detach(self._name)))
+
+    def _lose(self, error: EngineError, *, farewell: bytes | None = None) -> None:
+        if self.lost.done():
+            return
+        self.lost.set_result(error)
+        self._stop_watching()
+        self._links.close(farewell=farewell)
+        self._on_lost(self, error)
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.fail(copy_of(error))
+        for waiter in self._stats_waiters:
+            if not waiter.done():
+                waiter.set_exception(copy_of(error))
+
+    def _stop_watching(self) -> None:
+        if self._pidfd is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
+def copy_of(error: EngineError) -> EngineError:
+    """An equal error for one more caller: a raised exception collects the traceback of whoever raised it."""
+    twin = type(error)(*error.args)
+    twin.__dict__.update(error.__dict__)
+    return twin
+
+
+def _death(cause: str) -> MQEngineDeadError:
+    return MQEngineDeadError(f"the engine is dead: {cause}", cause=cause)
+
+
+def _request_error(message: RequestFailed) -> RequestError | EngineError:
+    if message.http_status >= 500:
+        engine_error = EngineError(message.message)
+        engine_error.code, engine_error.http_status = message.code, message.http_status
+        return engine_error
+    if message.code == QueueFullError.code:
+        return QueueFullError(message.message)
+    error = RequestError(message.message, param=message.param, code=message.code)
+    error.http_status = message.http_status
+    return error
