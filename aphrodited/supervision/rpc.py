@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from aphrodited.errors import AphroditeError
+from aphrodited.supervision.programs import full_name
 
 
 class SupervisorDownError(AphroditeError):
@@ -71,11 +72,11 @@ class SupervisorClient:
 
     def start(self, name: str) -> None:
         """Start a program that is stopped; returns when its process exists."""
-        self._call("startProcess", name, True)
+        self._call("startProcess", full_name(name), True)
 
     def stop(self, name: str, *, timeout_s: float = 120.0) -> None:
         """Stop a program for good (until `start`); returns when its process is gone."""
-        self._call("stopProcess", name, True, timeout_s=timeout_s)
+        self._call("stopProcess", full_name(name), True, timeout_s=timeout_s)
 
     def restart(self, name: str, *, timeout_s: float = 120.0) -> None:
         """Stop the program if it runs, then start it."""
@@ -96,7 +97,7 @@ class SupervisorClient:
 
     def signal(self, name: str, number: int) -> None:
         """Send a signal to the program's process."""
-        self._call("signalProcess", name, signal.Signals(number).name.removeprefix("SIG"))
+        self._call("signalProcess", full_name(name), signal.Signals(number).name.removeprefix("SIG"))
 
     def _call(self, method: str, *args: Any, timeout_s: float | None = None) -> Any:
         transport = _UnixTransport(self._socket_path, timeout_s or self._timeout_s)
@@ -126,7 +127,7 @@ _SENTENCES = {  # fault codes of supervisor.xmlrpc.Faults, and what they say of 
 
 def _refusal(fault: xmlrpc.client.Fault, args: tuple[Any, ...]) -> str:
     sentence = _SENTENCES.get(fault.faultCode)
-    return sentence.format(name=args[0] if args else "") if sentence else str(fault.faultString)
+    return sentence.format(name=args[0].partition(":")[2] if args else "") if sentence else str(fault.faultString)
 
 
 def _process_info(raw: dict[str, Any]) -> ProcessInfo:
@@ -160,4 +161,6 @@ class _UnixTransport(xmlrpc.client.Transport):
         self._timeout_s = timeout_s
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        return _UnixConnection(self._socket_path, self._timeout_s)
+        connection = _UnixConnection(self._socket_path, self._timeout_s)
+        self._connection = host, connection  # what close() closes
+        return connection

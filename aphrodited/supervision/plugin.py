@@ -1,0 +1,340 @@
+"""What Supervisor lacks, added through its own extension point `[rpcinterface:aphrodited]`, in its own process.
+
+    prompt                 its loop is woken by signals and state changes
+    deaths                 raw wait status, last page and OOM traces go to the ledger; left-overs are killed
+    FATAL                  started again after a minute instead of never
+    service manager        READY, STATUS, WATCHDOG, EXTEND_TIMEOUT, STOPPING
+    standstill             the monitor's loop page is judged here; those of API workers too, later than by the monitor
+    signals                a second SIGTERM stops at once; SIGHUP restarts nothing
+
+An exception in here would end Supervisor and orphan everything: each way in is guarded, and what went wrong is
+logged. Adds no method to the RPC interface. Knows no restart policy: that is the launcher's and the governor's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from supervisor import events
+from supervisor.datatypes import RestartUnconditionally
+from supervisor.medusa import asyncore_25 as asyncore
+from supervisor.states import ProcessStates, SupervisorStates
+
+from aphrodited.config.schema import Config
+from aphrodited.page import read_page
+from aphrodited.paths import DaemonPaths
+from aphrodited.supervision.announce import Announcer
+from aphrodited.supervision.launcher import read_config
+from aphrodited.supervision.listening import url_of
+from aphrodited.supervision.obituary import Obituary
+from aphrodited.supervision.program_state import LaunchState, read_program_state
+from aphrodited.supervision.programs import Program, Role, programs, stop_timeout_s
+from aphrodited.supervision.readiness import Condition, Readiness, Sight, judge
+from aphrodited.supervision.sd_notify import ServiceManager
+from aphrodited.supervision.standstill import StandstillWatch
+from aphrodited.supervision.wakeup import Wakeup
+
+START_LOOK_S = 0.2  # between two looks at the pages until ready
+LOOK_S = 1.0  # and afterwards
+EXTENSION_S = 30.0
+FATAL_PAUSE_S = 60.0
+HOLD_S = 5.0
+SECOND_STOP_AFTER_S = 0.5  # `timeout` and shells may deliver one SIGTERM twice
+_ENDED = (events.ProcessStateExitedEvent, events.ProcessStateBackoffEvent, events.ProcessStateStoppedEvent)
+
+
+def make_plugin(supervisord: Any, *, runtime_dir: str) -> object:
+    """Called by Supervisor when it opens its control socket. The bare object it gets offers no RPC method."""
+    paths, config = read_config(Path(runtime_dir))
+    if paths is None or config is None:
+        raise ValueError(f"{runtime_dir}/effective.json cannot be read")
+    manager = ServiceManager.from_environment(os.environ)
+    Plugin(supervisord, config, paths, manager, Announcer()).install()
+    return object()
+
+
+class Plugin:
+    """One life of a supervisor. Everything runs in its main thread."""
+
+    def __init__(
+        self,
+        supervisord: Any,
+        config: Config,
+        paths: DaemonPaths,
+        manager: ServiceManager,
+        announce: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._supervisord = supervisord
+        self._config = config
+        self._paths = paths
+        self._manager = manager
+        self._announce = announce
+        self._clock = clock
+        self._programs: dict[str, Program] = {program.name: program for program in programs(config)}
+        self._wakeup = Wakeup(self._guard(self._on_loop))
+        self._obituary = Obituary(paths, announce)
+        self._standstill = StandstillWatch(clock)
+        self._readiness = Readiness(False, "", {})
+        self._was_ready = False
+        self._wait_statuses: dict[int, int] = {}
+        self._due: dict[str, float] = {}  # when to do again what is done now and then
+        self._held: dict[str, float] = {}  # programs that may not start before
+        self._stop_signals_at_s: list[float] = []
+        self._is_killing = False
+        self._num_hups = 0
+        self._last_progress: dict[str, tuple[float, int]] = {}
+
+    def install(self) -> None:
+        asyncore.socket_map[self._wakeup.fileno()] = self._wakeup
+        self._keep_wait_statuses()
+        events.subscribe(events.ProcessStateEvent, self._guard(self._on_state))
+        events.subscribe(events.SupervisorRunningEvent, self._guard(self._on_running))
+        events.subscribe(events.SupervisorStoppingEvent, self._guard(self._on_stopping))
+
+    # -- ways in ----------------------------------------------------------------------------------------------------
+
+    def _guard(self, entry: Callable[..., None]) -> Callable[..., None]:
+        def guarded(*args: Any) -> None:
+            try:
+                entry(*args)
+            except Exception:  # noqa: BLE001 - whatever it is, Supervisor must live on
+                self._supervisord.options.logger.critical(f"in {entry.__name__}: {traceback.format_exc()}")
+                self._announce(f"a fault in the daemon itself, in {entry.__name__}; see supervisor.log")
+
+        return guarded
+
+    def _keep_wait_statuses(self) -> None:
+        """Supervisor reduces a wait status to an exit code; the signal is wanted too."""
+        options = self._supervisord.options
+        original = options.waitpid
+
+        def waitpid() -> tuple[int | None, int | None]:
+            pid, wait_status = original()
+            if pid and wait_status is not None:
+                self._wait_statuses[pid] = wait_status
+                if pid not in options.pidhistory:
+                    del self._wait_statuses[pid]  # a grandchild that was left to us
+            return pid, wait_status
+
+        options.waitpid = waitpid
+
+    def _on_running(self, _event: Any) -> None:
+        """Supervisor has just set its own handlers: put ours before them."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, self._on_stop_signal)
+        signal.signal(signal.SIGHUP, self._on_hup)
+        signal.signal(signal.SIGALRM, lambda _number, _frame: None)  # wakes the loop through the pipe
+        signal.setitimer(signal.ITIMER_REAL, START_LOOK_S, START_LOOK_S)
+        self._manager.status("starting")
+        self._wakeup.wake()
+
+    def _on_stop_signal(self, _number: int, _frame: Any) -> None:
+        now_s = self._clock()
+        if not self._stop_signals_at_s or now_s - self._stop_signals_at_s[-1] >= SECOND_STOP_AFTER_S:
+            self._stop_signals_at_s.append(now_s)
+
+    def _on_hup(self, _number: int, _frame: Any) -> None:
+        self._num_hups += 1
+
+    def _on_stopping(self, _event: Any) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        seconds = stop_timeout_s(self._config)
+        self._announce(f"stopping: running requests get {self._config.api.drain_timeout_s:g} s; again to stop at once")
+        self._manager.stopping("stopping: API workers drain, then the engines end")
+        self._manager.extend_timeout(seconds + EXTENSION_S)
+
+    # -- processes --------------------------------------------------------------------------------------------------
+
+    def _on_state(self, event: Any) -> None:
+        process = event.process
+        wake = True
+        if isinstance(event, _ENDED) and process.pid:
+            wake = self._on_death(process, isinstance(event, events.ProcessStateStoppedEvent))
+        elif isinstance(event, events.ProcessStateFatalEvent) and self._is_running:
+            self._hold(process.config.name, FATAL_PAUSE_S)
+            self._announce(f"{process.config.name} could not be started: {process.spawnerr}; next try in a minute")
+        self._due.pop("look", None)
+        if wake:
+            self._wakeup.wake()
+
+    def _on_death(self, process: Any, stopped: bool) -> bool:
+        """Record the death and clear up after it; whether the next life may begin at once."""
+        pid, program = process.pid, self._programs[process.config.name]
+        self._standstill.forget(program.name)
+        _kill_group(pid)
+        wait_status = self._wait_statuses.pop(pid, None)
+        launch = self._launch_state(program.name, pid)
+        is_written = self._obituary.write(program, pid, wait_status, stopped or not self._is_running, launch)
+        if (launch is None or not is_written) and not stopped and self._is_running:
+            # Its launcher cannot know of this death, or is itself what fails: nobody else would slow it down.
+            self._hold(program.name, HOLD_S)
+            return False
+        return True
+
+    def _hold(self, name: str, seconds: float) -> None:
+        self._held[name] = self._clock() + seconds
+        self._process(name).config.autorestart = False
+
+    def _release_held(self, now_s: float) -> None:
+        for name in [name for name, until_s in self._held.items() if until_s <= now_s]:
+            del self._held[name]
+            process = self._process(name)
+            process.config.autorestart = RestartUnconditionally
+            if process.get_state() == ProcessStates.FATAL and self._is_running:
+                process.spawn()
+
+    def _process(self, name: str) -> Any:
+        for group in self._supervisord.process_groups.values():
+            if name in group.processes:
+                return group.processes[name]
+        raise KeyError(name)
+
+    # -- the loop ---------------------------------------------------------------------------------------------------
+
+    def _on_loop(self) -> None:
+        now_s = self._clock()
+        if self._num_hups:
+            self._num_hups = 0
+            self._announce("SIGHUP has no effect: reloading the configuration comes with a later version")
+        if self._stop_signals_at_s:
+            self._stop()
+        if self._manager.watchdog_s and self._is_due("watchdog", now_s, self._manager.watchdog_s / 3):
+            self._manager.alive()
+        if self._held:
+            self._release_held(now_s)
+        if self._is_due("ledger", now_s, HOLD_S):
+            self._obituary.write_pending()
+        if self._is_running and self._is_due("look", now_s, LOOK_S if self._was_ready else START_LOOK_S):
+            sights = self._sights()
+            self._tell_readiness(judge(list(self._programs.values()), sights), sights)
+            self._judge_standstill(sights)
+
+    @property
+    def _is_running(self) -> bool:
+        return bool(self._supervisord.options.mood == SupervisorStates.RUNNING)
+
+    def _is_due(self, what: str, now_s: float, period_s: float) -> bool:
+        if now_s < self._due.get(what, 0.0):
+            return False
+        self._due[what] = now_s + period_s
+        return True
+
+    def _sights(self) -> dict[str, Sight]:
+        sights = {}
+        for name in self._programs:
+            pid = self._process(name).pid
+            if pid:
+                page = read_page(self._paths.page(name))
+                sights[name] = Sight(pid, page if page and page.pid == pid else None, self._launch_state(name, pid))
+        return sights
+
+    def _launch_state(self, name: str, pid: int) -> Any:
+        launch = read_program_state(self._paths.program_state(name))
+        return launch if launch and launch.pid == pid else None
+
+    def _stop(self) -> None:
+        """Begin the orderly stop at the first signal, end it at the second."""
+        if self._is_running:
+            self._supervisord.options.mood = SupervisorStates.SHUTDOWN
+            self._wakeup.wake()
+        if len(self._stop_signals_at_s) == 1 or self._is_killing:
+            return
+        self._is_killing = True
+        self._announce("stopping at once: every process is killed")
+        for name in self._programs:
+            pid = self._process(name).pid
+            if pid:
+                _kill_group(pid)
+
+    # -- what is said -----------------------------------------------------------------------------------------------
+
+    def _tell_readiness(self, readiness: Readiness, sights: dict[str, Sight]) -> None:
+        before, self._readiness = self._readiness, readiness
+        for name, condition in readiness.conditions.items():
+            if condition != before.conditions.get(name):
+                self._tell_condition(name, condition, sights.get(name))
+        if self._was_ready:
+            self._manager.status(readiness.text)
+            return
+        if readiness.is_ready:
+            self._was_ready = True
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._manager.ready(readiness.text)
+            self._announce(self._invitation(readiness))
+            return
+        self._manager.status(readiness.text)
+        if self._has_progressed(sights) and self._is_due("extension", self._clock(), EXTENSION_S / 6):
+            self._manager.extend_timeout(EXTENSION_S)
+
+    def _tell_condition(self, name: str, condition: Condition, sight: Sight | None) -> None:
+        launch = sight.launch if sight else None
+        if condition in (Condition.PARKED, Condition.WAITING) and launch is not None:
+            verb = "is parked" if condition is Condition.PARKED else "starts again later"
+            self._announce(f"{self._title(name)} {verb}: {launch.reason}")
+        elif condition is Condition.READY and self._was_ready:
+            self._announce(f"{self._title(name)} is ready (pid {sight.pid if sight else '?'})")
+
+    def _invitation(self, readiness: Readiness) -> str:
+        api = self._config.api
+        url = url_of(api.host, api.port)
+        serving = [p.model for p in self._programs.values() if readiness.conditions[p.name] is Condition.READY and p.model]
+        if not serving:
+            return f"listening on {url}, but no model serves: {readiness.text}"
+        key = " -H 'Authorization: Bearer YOUR_KEY'" if api.keys_file else ""
+        return (
+            f"ready on {url}: {readiness.text}. Try:\n"
+            f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key}"
+            f' -d \'{{"model": "{serving[0]}", "messages": [{{"role": "user", "content": "Hello!"}}]}}\''
+        )
+
+    def _title(self, name: str) -> str:
+        program = self._programs[name]
+        return f"the engine of {program.model}" if program.role is Role.ENGINE else name
+
+    def _has_progressed(self, sights: dict[str, Sight]) -> bool:
+        """Whether a page moved, or somebody waits for a turn that will come."""
+        progress = {name: (s.page.progress, s.page.num_ticks) for name, s in sights.items() if s.page}
+        moved = progress != self._last_progress
+        self._last_progress = progress
+        return moved or Condition.WAITING in self._readiness.conditions.values()
+
+    # -- event loops that stand still -----------------------------------------------------------------------------------
+
+    def _judge_standstill(self, sights: dict[str, Sight]) -> None:
+        recovery = self._config.recovery
+        limits = {
+            Role.MONITOR: recovery.loop_hang_s,
+            # The monitor is the judge of API workers; this is for the case that it cannot be.
+            Role.API: recovery.loop_hang_s + 4 * recovery.ladder_step_s + 5,
+        }
+        self._standstill.begin_round()
+        for name, sight in sights.items():
+            program = self._programs[name]
+            is_up = self._process(name).get_state() == ProcessStates.RUNNING
+            is_launched = sight.launch is not None and sight.launch.state is LaunchState.RUNNING
+            if program.role not in limits or not is_up or not is_launched:
+                self._standstill.forget(name)
+                continue
+            reason = self._standstill.look(name, sight.pid, sight.page, limits[program.role])
+            if reason is not None:
+                self._obituary.write_verdict(program, sight.pid, reason)
+                self._announce(f"{self._title(name)} hangs: {reason}; it is killed")
+                self._standstill.forget(name)
+                _kill_group(sight.pid)
+
+
+def _kill_group(pid: int) -> None:
+    """SIGKILL to whatever is in the process group of a child, alive or dead."""
+    if pid <= 1:
+        raise ValueError(f"{pid} is no child's process group")
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

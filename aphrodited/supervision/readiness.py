@@ -1,0 +1,95 @@
+"""Whether the daemon is ready, and what there is to say of it, from the pages and launch states of its programs.
+
+    model     serves if one of its engines is READY or STEPPING; settled if it serves, or if all its engines are parked
+    daemon    ready when every model is settled, every API worker is READY or parked, and one at least is READY
+
+Reads nothing itself: it is given what each living process says. Knows neither systemd nor terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from aphrodited.page import Page, Phase
+from aphrodited.supervision.program_state import LaunchState, ProgramState
+from aphrodited.supervision.programs import Program, Role
+
+SERVING_PHASES = (Phase.READY, Phase.STEPPING)
+
+
+class Condition(StrEnum):
+    """A program's condition, as far as readiness goes."""
+
+    DOWN = "down"
+    STARTING = "starting"
+    WAITING = "waiting"  # for its turn, after strikes
+    PARKED = "parked"
+    READY = "ready"
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """What a living process says of itself; both None if it says nothing yet."""
+
+    pid: int
+    page: Page | None = None
+    launch: ProgramState | None = None
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """is_ready: see above.  text: one line for systemctl status.  conditions: of each program."""
+
+    is_ready: bool
+    text: str
+    conditions: dict[str, Condition]
+
+
+def condition_of(sight: Sight | None) -> Condition:
+    if sight is None:
+        return Condition.DOWN
+    if sight.launch is not None and sight.launch.state is LaunchState.PARKED:
+        return Condition.PARKED
+    if sight.launch is not None and sight.launch.state is LaunchState.BACKOFF:
+        return Condition.WAITING
+    if sight.page is not None and sight.page.phase in SERVING_PHASES:
+        return Condition.READY
+    return Condition.STARTING
+
+
+def judge(programs: Sequence[Program], sights: Mapping[str, Sight]) -> Readiness:
+    """sights: of the programs that have a process now."""
+    conditions = {program.name: condition_of(sights.get(program.name)) for program in programs}
+    api = [conditions[program.name] for program in programs if program.role is Role.API]
+    models: dict[str, list[Program]] = {}
+    for program in programs:
+        if program.role is Role.ENGINE and program.model is not None:
+            models.setdefault(program.model, []).append(program)
+    verdicts = {
+        model: _best([conditions[engine.name] for engine in engines]) for model, engines in models.items()
+    }
+    is_settled = all(verdict in (Condition.READY, Condition.PARKED) for verdict in verdicts.values())
+    api_is_up = Condition.READY in api and all(each in (Condition.READY, Condition.PARKED) for each in api)
+    texts = [_describe(model, verdicts[model], engines, sights) for model, engines in models.items()]
+    if not api_is_up:
+        texts.append(f"{api.count(Condition.READY)} of {len(api)} API workers ready")
+    return Readiness(is_settled and api_is_up, "; ".join(texts), conditions)
+
+
+def _best(conditions: Sequence[Condition]) -> Condition:
+    order = (Condition.READY, Condition.STARTING, Condition.WAITING, Condition.DOWN, Condition.PARKED)
+    return min(conditions, key=order.index)
+
+
+def _describe(model: str, condition: Condition, engines: Sequence[Program], sights: Mapping[str, Sight]) -> str:
+    sight = next((sights[engine.name] for engine in engines if engine.name in sights), None)
+    page = sight.page if sight else None
+    launch = sight.launch if sight else None
+    if condition is Condition.READY:
+        return f"{model} serves"
+    if condition is Condition.STARTING and page is not None and page.phase is Phase.LOADING:
+        return f"{model} loads, {page.progress:.0%}"
+    if condition in (Condition.PARKED, Condition.WAITING) and launch is not None:
+        return f"{model} is {'parked' if condition is Condition.PARKED else 'waiting to start'}: {launch.reason}"
+    return f"{model} is {'down' if condition is Condition.DOWN else 'starting'}"
