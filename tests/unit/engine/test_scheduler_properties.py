@@ -1,0 +1,103 @@
+"""Any history of requests, aborts, failures and steps: blocks add up, memory holds what it should, everybody ends once."""
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from scheduler_rig import Rig
+
+from aphrodited.engine.sequence import SequenceStatus
+from aphrodited.errors import ContextLengthError, QueueFullError
+
+# A tiny alphabet and a tiny pool: shared prefixes, preemption and reuse of blocks are the rule.
+PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=24)
+
+
+class SchedulerHistory(RuleBasedStateMachine):
+    @initialize(
+        num_blocks=st.integers(6, 16), max_num_seqs=st.integers(1, 5), budget=st.integers(1, 20), caching=st.booleans()
+    )
+    def start(self, num_blocks, max_num_seqs, budget, caching):
+        self.rig = Rig(
+            num_blocks,
+            block_size=2,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=budget,
+            max_num_waiting=4,
+            enable_prefix_caching=caching,
+        )
+        self.sequences = {}
+        self.ended = Counter()
+
+    @rule(
+        prompt=PROMPTS,
+        priority=st.integers(0, 2),
+        max_tokens=st.one_of(st.none(), st.integers(1, 12)),
+        ignore_eos=st.booleans(),
+    )
+    def add(self, prompt, priority, max_tokens, ignore_eos):
+        key = self.rig.num_added
+        try:
+            sequence = self.rig.add(prompt, priority=priority, max_tokens=max_tokens, ignore_eos=ignore_eos)
+        except ContextLengthError:
+            assert len(prompt) > self.rig.max_model_len
+        except QueueFullError:
+            assert len(self.unfinished()) >= 5
+        else:
+            self.sequences[key] = sequence
+
+    @rule(data=st.data())
+    def abort(self, data):
+        if self.unfinished():
+            key = data.draw(st.sampled_from(sorted(self.unfinished())))
+            assert self.rig.scheduler.abort(key)
+            self.ended[key] += 1
+
+    @rule(data=st.data())
+    def fail(self, data):
+        if self.unfinished():
+            self.rig.memory.fails.add(data.draw(st.sampled_from(sorted(self.unfinished()))))
+
+    @rule()
+    def step(self):
+        batch, outputs = self.rig.step()
+        assert batch.num_tokens == sum(entry.num_tokens for entry in batch.entries)
+        assert batch.num_tokens <= self.rig.scheduler._max_num_batched_tokens
+        assert bool(batch.entries) == bool(self.unfinished() or outputs), "there is work, and nobody does it"
+        self.ended.update(output.key for output in outputs if output.finish_reason is not None)
+
+    @invariant()
+    def blocks_add_up(self):
+        if not hasattr(self, "rig"):
+            return
+        blocks = self.rig.blocks
+        owners = Counter(b for s in self.sequences.values() for b in s.block_table)
+        assert blocks.num_free_blocks + blocks.num_used_blocks == blocks.num_blocks
+        assert blocks.num_used_blocks == len(owners)
+        assert [blocks._ref_counts[b] for b in range(blocks.num_blocks)] == [owners[b] for b in range(blocks.num_blocks)]
+        assert all((owners[b] == 0) == (b in blocks._free) for b in range(blocks.num_blocks))
+
+    @invariant()
+    def everybody_ends_at_most_once(self):
+        if hasattr(self, "rig"):
+            finished = {k for k, s in self.sequences.items() if s.status is SequenceStatus.FINISHED}
+            assert finished == set(self.ended)
+            assert all(count == 1 for count in self.ended.values())
+
+    def unfinished(self):
+        return {key for key, s in self.sequences.items() if s.status is not SequenceStatus.FINISHED}
+
+    def teardown(self):
+        if not hasattr(self, "rig"):
+            return
+        for _ in range(2000):
+            if not self.unfinished():
+                break
+            self.step()
+        assert self.ended == Counter(self.sequences.keys())
+        assert self.rig.blocks.num_used_blocks == 0
+
+
+TestSchedulerHistory = SchedulerHistory.TestCase
+TestSchedulerHistory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
