@@ -11,7 +11,7 @@ from aphrodited.config.schema import ModelConfig
 from aphrodited.engine.aphrodite_engine import AphroditeEngine
 from aphrodited.engine.capacity import available_memory, plan_capacity
 from aphrodited.engine.environment import engine_threads
-from aphrodited.engine.kv_cache_pool import KVCachePool, kv_block_bytes
+from aphrodited.engine.kv_cache_pool import KV_DTYPE, KVCachePool, kv_block_bytes
 from aphrodited.engine.model_runner import CausalModel, ModelRunner
 from aphrodited.engine.scheduler import create_scheduler
 from aphrodited.interfaces import ModelFacts
@@ -53,16 +53,10 @@ def create_engine(config: ModelConfig, model: CausalModel) -> AphroditeEngine:
     capacity = plan_capacity(
         config,
         max_position_embeddings=architecture.max_position_embeddings,
-        block_bytes=kv_block_bytes(architecture, engine.block_size, model.dtype),
+        block_bytes=kv_block_bytes(architecture, engine.block_size),
         free_memory=available_memory(),
     )
-    pool = KVCachePool(
-        architecture,
-        num_blocks=capacity.num_blocks,
-        block_size=engine.block_size,
-        dtype=model.dtype,
-        device=torch.device("cpu"),
-    )
+    pool = KVCachePool(architecture, num_blocks=capacity.num_blocks, block_size=engine.block_size)
     facts = ModelFacts(
         name=config.name,
         max_model_len=capacity.max_model_len,
@@ -71,7 +65,7 @@ def create_engine(config: ModelConfig, model: CausalModel) -> AphroditeEngine:
         block_size=engine.block_size,
         num_blocks=capacity.num_blocks,
         max_num_seqs=engine.max_num_seqs,
-        dtype=str(model.dtype).removeprefix("torch."),
+        dtype=str(KV_DTYPE).removeprefix("torch."),
         fingerprint=model.fingerprint,
         deterministic=model.deterministic,
         backend="embedded",

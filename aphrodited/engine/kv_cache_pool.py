@@ -7,11 +7,13 @@ from torch import Tensor
 
 from aphrodited.models.config import ModelArchitecture
 
+KV_DTYPE = torch.float32  # what the attention kernels read and write
 
-def kv_block_bytes(architecture: ModelArchitecture, block_size: int, dtype: torch.dtype) -> int:
+
+def kv_block_bytes(architecture: ModelArchitecture, block_size: int) -> int:
     """Bytes of one block over all layers, keys and values together."""
-    per_token = 2 * architecture.num_layers * architecture.num_kv_heads * architecture.head_dim * dtype.itemsize
-    return per_token * block_size
+    per_token = 2 * architecture.num_layers * architecture.num_kv_heads * architecture.head_dim
+    return per_token * block_size * KV_DTYPE.itemsize
 
 
 class KVCachePool:
@@ -20,11 +22,9 @@ class KVCachePool:
     Zeroed memory of the system, which becomes real when first written: an idle engine stays small.
     """
 
-    def __init__(
-        self, architecture: ModelArchitecture, *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, architecture: ModelArchitecture, *, num_blocks: int, block_size: int) -> None:
         shape = (num_blocks, architecture.num_kv_heads, block_size, architecture.head_dim)
         self.layers: list[tuple[Tensor, Tensor]] = [
-            (torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
+            (torch.zeros(shape, dtype=KV_DTYPE), torch.zeros(shape, dtype=KV_DTYPE))
             for _ in range(architecture.num_layers)
         ]

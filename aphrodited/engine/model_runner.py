@@ -24,7 +24,6 @@ class CausalModel(Protocol):
     """What the engine needs of a model."""
 
     config: ModelArchitecture
-    dtype: torch.dtype
     on_layer: Callable[[], None] | None
     fingerprint: str
     deterministic: bool

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from aphrodited.config.schema import EngineConfig
 from aphrodited.engine.block_manager import BlockManager
 from aphrodited.engine.sequence import Sequence, SequenceStatus
-from aphrodited.errors import ContextLengthError, QueueFullError
+from aphrodited.errors import ConfigError, ContextLengthError, QueueFullError
 from aphrodited.interfaces import EngineStats
 from aphrodited.outputs import FinishReason, TokenOutput
 from aphrodited.sampling.sampled import Sampled
@@ -241,10 +241,13 @@ class Scheduler:
 
 
 def create_scheduler(config: EngineConfig, num_blocks: int) -> Scheduler:
-    """The scheduler that an engine's configuration asks for."""
+    """The scheduler that an engine's configuration asks for. Raises ConfigError."""
+    max_num_waiting = 4 * config.max_num_seqs if config.max_num_waiting == "auto" else config.max_num_waiting
+    if max_num_waiting < 0:
+        raise ConfigError(f"engine.max_num_waiting is {max_num_waiting}, expected auto or 0 and more")
     return Scheduler(
         BlockManager(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching),
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_waiting=4 * config.max_num_seqs if config.max_num_waiting == "auto" else config.max_num_waiting,
+        max_num_waiting=max_num_waiting,
     )
