@@ -13,7 +13,14 @@ from aphrodited.api.completions import create_completion
 from aphrodited.api.context import CONTEXT, Context
 from aphrodited.api.generation import Generator
 from aphrodited.api.health_routes import add_health_routes
-from aphrodited.api.middleware import accounts, errors_as_json, keys_required, request_ids, send_request_id
+from aphrodited.api.middleware import (
+    Traffic,
+    accounts,
+    errors_as_json,
+    keys_required,
+    request_ids,
+    send_request_id,
+)
 from aphrodited.api.model_routes import get_model, list_models
 from aphrodited.api.served_model import ServedModel
 from aphrodited.api.sse import STALL_TIMEOUT_S
@@ -34,14 +41,15 @@ def create_app(
 ) -> web.Application:
     """The application of one worker. Run it with handler_cancellation=True, or clients that leave go unnoticed."""
     metrics = metrics or ApiMetrics()
+    traffic = Traffic()
     admission = Admission(recovery.hold_timeout_s, recovery.max_held_requests)
-    middlewares = [request_ids(), accounts(metrics), errors_as_json()]
+    middlewares = [request_ids(), accounts(metrics, traffic), errors_as_json()]
     if keys is not None:
         middlewares.append(keys_required(keys))
     app = web.Application(middlewares=middlewares, client_max_size=api.max_body_size)
     app.on_response_prepare.append(send_request_id)
     generator = Generator(admission, metrics, api.keepalive_s, stall_timeout_s)
-    app[CONTEXT] = Context(models, api, admission, generator, render_metrics)
+    app[CONTEXT] = Context(models, api, admission, generator, traffic, render_metrics)
     _add_routes(app)
     return app
 

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from aphrodited.api.admission import Admission
 from aphrodited.api.generation import Generator
+from aphrodited.api.middleware import Traffic
 from aphrodited.api.served_model import ServedModel, choose_model
 from aphrodited.config.schema import ApiConfig
 
@@ -19,6 +20,7 @@ class Context:
     config: ApiConfig
     admission: Admission
     generator: Generator
+    traffic: Traffic
     render_metrics: Callable[[], bytes]
 
     def choose(self, request: web.Request, name: str | None) -> ServedModel:

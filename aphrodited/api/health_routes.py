@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from aiohttp import web
 
 from aphrodited import __version__
 from aphrodited.api.context import CONTEXT
-from aphrodited.api.served_model import ServedModel, choose_model
+from aphrodited.api.served_model import Availability, choose_model
 
 
 def add_health_routes(app: web.Application) -> None:
@@ -31,16 +33,16 @@ async def readyz(request: web.Request) -> web.Response:
     if asked is not None:
         models = {asked: choose_model(models, asked)}
     ready = not context.admission.is_stopping and any(model.is_serving for model in models.values())
+    states = {name: model.state() for name, model in models.items()}
     body = {
         "ready": ready,
-        "draining": context.admission.is_stopping,
-        "models": {name: _describe(model) for name, model in models.items()},
+        "models": {name: _describe(state) for name, state in states.items()},
+        "parked": [name for name, state in states.items() if state.state == "parked"],
     }
     return _json(body, status=200 if ready else 503)
 
 
-def _describe(model: ServedModel) -> dict[str, object]:
-    known = model.state()
+def _describe(known: Availability) -> dict[str, object]:
     told: dict[str, object] = {"state": known.state}
     if known.reason:
         told["reason"] = known.reason
@@ -54,7 +56,7 @@ async def version(request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    body = request.app[CONTEXT].render_metrics()
+    body = await asyncio.to_thread(request.app[CONTEXT].render_metrics)
     return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 

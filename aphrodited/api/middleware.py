@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -45,18 +48,41 @@ async def send_request_id(request: web.Request, response: web.StreamResponse) ->
     response.headers[REQUEST_ID] = request.get("request_id", "")
 
 
-def accounts(metrics: ApiMetrics) -> Middleware:
+class Traffic:
+    """Requests of this worker: under way now, and answered so far (those about health not counted)."""
+
+    def __init__(self) -> None:
+        self.num_running = 0
+        self.num_answered = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        self.num_running += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self.num_running -= 1
+            if not self.num_running:
+                self.idle.set()
+
+
+def accounts(metrics: ApiMetrics, traffic: Traffic) -> Middleware:
     """Count and log every request under the status that its client saw, or under 499 if the client left."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         status = CLIENT_LEFT
-        try:
-            response = await handler(request)
-            status = request.get("status", response.status)
-            return response
-        finally:
-            _account(request, status, metrics)
+        with traffic.under_way():
+            try:
+                response = await handler(request)
+                status = request.get("status", response.status)
+                traffic.num_answered += request.path not in OPEN_PATHS
+                return response
+            finally:
+                _account(request, status, metrics)
 
     return middleware
 

@@ -39,10 +39,10 @@ class ServedModel:
 
     def state(self) -> Availability:
         """The availability as it is told to others: ready if a request would be taken now."""
-        known = self.availability()
         if self.is_serving:
-            return replace(known, state="ready", due_in_s=0.0, reason="")
-        return known
+            return Availability("ready", 0.0)
+        known = self.availability()
+        return replace(known, state="starting") if known.state == "ready" else known  # its engine, but not for us yet
 
     def usable_tokenizer(self) -> Tokenizer:
         """Raises EngineUnavailableError if this worker could not load it."""

@@ -1,0 +1,242 @@
+"""An API worker process: puts clients, tokenizers and the HTTP application together on the shared listening socket.
+
+    start      tokenizers, clients, then accept; READY once attached to every engine that serves
+    SIGTERM    accept no more, refuse what is new or held, let what runs finish for drain_timeout_s, end the rest
+    again      end the rest now
+    SIGUSR2    write every thread's stack to the log
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import faulthandler
+import gc
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from aiohttp import web
+
+from aphrodited.api.app import create_app
+from aphrodited.api.auth import ApiKeys, check_exposure, read_keys
+from aphrodited.api.context import CONTEXT, Context
+from aphrodited.api.http_protocol import protocol_factory
+from aphrodited.api.listener import Listener
+from aphrodited.api.served_model import Availability, ServedModel
+from aphrodited.config.loader import daemon_paths, read_effective
+from aphrodited.config.schema import Config, ModelConfig
+from aphrodited.errors import EXIT_CONFIG, EXIT_OK, ConfigError
+from aphrodited.log import configure_logging, flush, get_logger
+from aphrodited.metrics import ApiMetrics, render_metrics
+from aphrodited.mq.client import MQAphroditeEngineClient, MqClientConfig
+from aphrodited.page import Page, PageWriter, Phase, read_page
+from aphrodited.paths import MONITOR_PROGRAM, DaemonPaths, api_program, engine_program
+from aphrodited.tokenizer import Tokenizer, load_tokenizer
+from aphrodited.workers.availability import EngineAvailability
+
+log = get_logger()
+
+TICK_S = 1.0
+STARTING_TICK_S = 0.05
+FAREWELL_S = 2.0
+"""For error events to reach their clients after the drain ended."""
+
+TOKENIZER_RETRY_S = 10.0
+TEXT_THREADS = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    parser = argparse.ArgumentParser(prog="api", description="An API worker; started by the daemon.")
+    parser.add_argument("--runtime-dir", type=Path, required=True)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--listen-fd", type=int, required=True)
+    options = parser.parse_args(arguments)
+    configure_logging(role="api", program=options.program)
+    try:
+        config = read_effective(options.runtime_dir / "effective.json")
+    except ConfigError as error:
+        log.error("config_rejected", problems=error.problems)
+        return EXIT_CONFIG
+    configure_logging(role="api", program=options.program, level=config.logging.level)
+    paths = daemon_paths(config)
+    page = PageWriter(paths.page(options.program))
+    try:
+        listening = adopt_socket(options.listen_fd)
+        keys = read_keys(Path(config.api.keys_file)) if config.api.keys_file else None
+        check_exposure(config.api.host, keys is not None, config.api.allow_unauthenticated)
+    except ConfigError as error:
+        log.error("config_rejected", problems=error.problems)
+        page.update(phase=Phase.FAILED, message=str(error))
+        flush()
+        return EXIT_CONFIG
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(ApiWorker(config, paths, options.program, page, keys).run(listening))
+    page.close()
+    return EXIT_OK
+
+
+def adopt_socket(fd: int) -> socket.socket:
+    """The listening socket that was inherited as `fd`. Raises ConfigError if it is none."""
+    try:
+        listening = socket.socket(fileno=fd)
+        is_listening = listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise ConfigError(f"--listen-fd {fd}: {error.strerror}") from error
+    if not is_listening:
+        raise ConfigError(f"--listen-fd {fd}: the socket does not listen")
+    return listening
+
+
+class ApiWorker:
+    """One life of a worker."""
+
+    def __init__(
+        self, config: Config, paths: DaemonPaths, program: str, page: PageWriter, keys: ApiKeys | None
+    ) -> None:
+        self._config = config
+        self._paths = paths
+        self._program = program
+        self._page = page
+        self._keys = keys
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._models: dict[str, ServedModel] = {}
+
+    async def run(self, listening: socket.socket) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(TEXT_THREADS, "text"))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ask_to_stop)
+        async with AsyncExitStack() as stack:
+            for model in self._config.models:
+                self._models[model.name] = await self._serve_model(model, stack)
+            app = self._application()
+            context = app[CONTEXT]
+            runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=FAREWELL_S)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            assert runner.server is not None
+            listener = Listener(listening, protocol_factory(runner.server))
+            tasks = [asyncio.create_task(self._tick(context)), asyncio.create_task(self._retry_tokenizers())]
+            stack.push_async_callback(_cancelled, tasks)
+            gc.freeze()
+            listener.start()
+            log.info("worker_started", models=list(self._models))
+            await self._stop.wait()
+            listener.stop()
+            await self._drain(context)
+        log.info("worker_stopped", num_answered=context.traffic.num_answered)
+
+    async def _serve_model(self, model: ModelConfig, stack: AsyncExitStack) -> ServedModel:
+        """A model with its client, which follows the engine from now on. A bad tokenizer spoils this model alone."""
+        availability = EngineAvailability(model.name, self._paths)
+        tokenizer, defect = await self._load_tokenizer(model)
+        client = MQAphroditeEngineClient(
+            self._paths.model(model.name).folder,
+            MqClientConfig(
+                mq=self._config.mq,
+                name=self._program,
+                tokenizer=tokenizer,
+                tokenizer_path=Path(model.path),
+                cache_dir=self._paths.cache_dir,
+                events_endpoint=self._paths.events_endpoint,
+            ),
+        )
+        stack.callback(client.close)
+        await client.wait_until_running(0)
+        if tokenizer is None:
+            return ServedModel(model.name, client, None, lambda: Availability("parked", None, defect))
+        return ServedModel(model.name, client, tokenizer, availability)
+
+    async def _load_tokenizer(self, model: ModelConfig) -> tuple[Tokenizer | None, str]:
+        try:
+            return await asyncio.to_thread(load_tokenizer, Path(model.path), self._paths.cache_dir), ""
+        except ConfigError as error:
+            log.error("tokenizer_rejected", model=model.name, reason=str(error))
+            return None, str(error)
+
+    async def _retry_tokenizers(self) -> None:
+        """Files of a model may be mended while the daemon runs."""
+        while missing := [model for model in self._config.models if self._models[model.name].tokenizer is None]:
+            await asyncio.sleep(TOKENIZER_RETRY_S)
+            for model in missing:
+                tokenizer, _ = await self._load_tokenizer(model)
+                if tokenizer is not None:
+                    self._models[model.name] = replace(
+                        self._models[model.name],
+                        tokenizer=tokenizer,
+                        availability=EngineAvailability(model.name, self._paths),
+                    )
+
+    def _application(self) -> web.Application:
+        return create_app(
+            self._models,
+            self._config.api,
+            self._config.recovery,
+            keys=self._keys,
+            metrics=ApiMetrics(self._paths.metrics_dir, self._program),
+            render_metrics=lambda: render_metrics(self._paths.metrics_dir, self._pages()),
+        )
+
+    def _pages(self) -> dict[str, Page]:
+        programs = [engine_program(model.name, 0) for model in self._config.models]
+        programs += [api_program(index) for index in range(self._config.api.workers)] + [MONITOR_PROGRAM]
+        pages = {program: read_page(self._paths.page(program)) for program in programs}
+        return {program: page for program, page in pages.items() if page is not None}
+
+    async def _tick(self, context: Context) -> None:
+        """Show on the page that the event loop turns, and what it serves."""
+        phase = Phase.STARTING
+        while True:
+            if phase is Phase.STARTING and self._is_attached():
+                phase = Phase.READY
+            self._page.update(
+                phase=Phase.DRAINING if context.admission.is_stopping else phase,
+                num_running=context.traffic.num_running,
+                num_waiting=context.admission.num_held,
+                num_finished=context.traffic.num_answered,
+            )
+            await asyncio.sleep(STARTING_TICK_S if phase is Phase.STARTING else TICK_S)
+
+    def _is_attached(self) -> bool:
+        """To every engine that serves; those that do not are not waited for."""
+        return all(
+            model.client.is_running or model.availability().state != "ready" for model in self._models.values()
+        )
+
+    def _ask_to_stop(self) -> None:
+        """The first time starts the drain, the second ends it."""
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    async def _drain(self, context: Context) -> None:
+        timeout_s = self._config.api.drain_timeout_s
+        log.info("drain_started", num_running=context.traffic.num_running, timeout_s=timeout_s)
+        context.admission.stop()
+        waits = [asyncio.create_task(context.traffic.idle.wait()), asyncio.create_task(self._hurry.wait())]
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        num_ended = context.admission.end_running()
+        if num_ended:
+            log.warning("requests_ended", num_requests=num_ended)
+        await asyncio.wait(waits[:1], timeout=FAREWELL_S)
+        await _cancelled(waits)
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
