@@ -16,13 +16,14 @@ from pathlib import Path
 from aphrodited.config.schema import MqConfig
 from aphrodited.errors import EngineStartingError, MQClientClosedError, RequestError
 from aphrodited.interfaces import EngineStats, ModelFacts, PromptInput
-from aphrodited.mq.connection import Connection, copy_of
+from aphrodited.mq.connection import Connection
 from aphrodited.mq.follower import EngineFollower
+from aphrodited.mq.inflight import copy_of
 from aphrodited.outputs import RequestOutput
 from aphrodited.request import EncodeRequest, GenerateRequest
 from aphrodited.sampling_params import SamplingParams
-from aphrodited.tokenizer import Tokenizer, load_tokenizer
 from aphrodited.tokenizer.detokenizer import OutputBuilder
+from aphrodited.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 LONG_PROMPT = 20_000
 """Characters from which a prompt is tokenised in a thread, so that it does not hold up the event loop."""
@@ -33,7 +34,7 @@ class MqClientConfig:
     """What a client needs beside the model's folder; every default works.
 
     name: says in logs who the client is.  tokenizer: for text prompts and for text in the answers.  tokenizer_path:
-    the model's file or directory, to load one from at first use, with converted files kept in cache_dir.
+    the model's file or directory, to load one from at first use.
     start_timeout_s: how long a request waits for a first engine.  max_unread: outputs that may wait for one
     consumer before its request is aborted.  events_endpoint: where causes of deaths are told.
     """
@@ -42,7 +43,6 @@ class MqClientConfig:
     name: str = "client"
     tokenizer: Tokenizer | None = None
     tokenizer_path: Path | None = None
-    cache_dir: Path | None = None
     start_timeout_s: float = 5.0
     max_unread: int = 4096
     events_endpoint: str | None = None
@@ -192,9 +192,7 @@ class MQAphroditeEngineClient:
         """The prompt's text, if it came as text, and its ids."""
         self._start()
         if self._tokenizer is None and self._config.tokenizer_path is not None:
-            self._tokenizer = await asyncio.to_thread(
-                load_tokenizer, self._config.tokenizer_path, self._config.cache_dir
-            )
+            self._tokenizer = await asyncio.to_thread(load_tokenizer, self._config.tokenizer_path)
         if not isinstance(prompt, str):
             return None, prompt
         if self._tokenizer is None:

@@ -29,13 +29,12 @@ from aphrodited.errors import (
     OutputLostError,
     ProtocolError,
     QueueFullError,
-    RequestError,
 )
 from aphrodited.interfaces import EngineStats, ModelFacts
 from aphrodited.mq.codec import decode_data_reply, decode_output, encode
+from aphrodited.mq.inflight import InFlight, copy_of
 from aphrodited.mq.links import EngineLinks
 from aphrodited.mq.messages import (
-    NUMBER_MASK,
     PROTOCOL_VERSION,
     AbortRequest,
     Attach,
@@ -45,6 +44,7 @@ from aphrodited.mq.messages import (
     EngineDead,
     Hello,
     HelloReply,
+    OutputMessage,
     RequestFailed,
     StatsReply,
     StatsRequest,
@@ -53,7 +53,6 @@ from aphrodited.mq.messages import (
 )
 from aphrodited.mq.pidfd import open_pidfd
 from aphrodited.mq.refusals import Refusals
-from aphrodited.outputs import FinishReason, TokenOutput
 from aphrodited.procfs import process_start_ticks
 from aphrodited.request import EngineRequest
 from aphrodited.streams import TokenStream
@@ -81,14 +80,12 @@ class Connection:
         self._links = links
         self._name = name
         self.generation = generation
-        self._max_unread = max_unread
         self._on_lost = on_lost
         self._refusals = refusals
-        self._streams: dict[int, TokenStream] = {}
+        self._in_flight = InFlight(max_unread)
         self._numbers = itertools.count(1)
         self._stats_waiters: deque[asyncio.Future[EngineStats]] = deque()
         self._hello: HelloReply | None = None
-        self._next_frame: int | None = None
         self._pidfd: int | None = None
         self._process_ended = False
         self._disconnected = False
@@ -118,31 +115,24 @@ class Connection:
     def submit(self, request: EngineRequest) -> TokenStream:
         """Send a request. Raises QueueFullError, RequestError, and what ended the connection if it is lost."""
         if self.lost.done():
-            raise self.lost.result()
+            raise copy_of(self.lost.result())
         number = next(self._numbers)
         self._links.send_input(encode(Submit(self._name, number, request)))
-        stream = self._streams[number] = TokenStream(number, request.request_id, self._max_unread)
-        return stream
+        return self._in_flight.open(number, request.request_id)
 
     def release(self, stream: TokenStream) -> None:
         """Its consumer is done with it: aborted in the engine, if it has not ended."""
-        if self._streams.pop(stream.number, None) is not None:
-            stream.ended = True
-            self._abort(stream.number)
-            self._close_if_retired()
+        if self._in_flight.release(stream):
+            self._abort([stream.number])
 
     def abort(self, request_id: str) -> None:
         """End every request with that label."""
-        for stream in [s for s in self._streams.values() if s.request_id == request_id]:
-            stream.put(TokenOutput(stream.number, [], FinishReason.ABORT))
-            del self._streams[stream.number]
-            self._abort(stream.number)
-        self._close_if_retired()
+        self._abort(self._in_flight.abort(request_id))
 
     async def stats(self, *, log: bool) -> EngineStats:
         """Ask for the engine's statistics. Raises what ended the connection if it is lost meanwhile."""
         if self.lost.done():
-            raise self.lost.result()
+            raise copy_of(self.lost.result())
         waiter: asyncio.Future[EngineStats] = self._loop.create_future()
         self._links.send_data(encode(StatsRequest(log)))
         self._stats_waiters.append(waiter)
@@ -159,39 +149,44 @@ class Connection:
 
     def close(self, error: EngineError) -> None:
         """Leave the engine, which aborts what is left; the requests here get `error`."""
-        self._lose(error, farewell=encode(Detach(self._name)))
+        self._leave(error)
 
-    def _abort(self, number: int) -> None:
-        if self.lost.done():
-            return
-        try:
-            self._links.send_input(encode(AbortRequest(self._name, number)))
-        except QueueFullError:  # an abort must not be lost: leaving ends everything this client has there
-            self.close(OutputLostError("an abort could not be sent: the queue towards the engine is full"))
+    def _abort(self, numbers: list[int]) -> None:
+        """Tell the engine that these have ended here."""
+        for number in numbers:
+            if self.lost.done():
+                return
+            try:
+                self._links.send_input(encode(AbortRequest(self._name, number)))
+            except QueueFullError:  # an abort must not get lost: leaving ends whatever this client has in the engine
+                self.close(OutputLostError("an abort could not be sent: the queue towards the engine is full"))
+        self._close_if_retired()
 
     def _close_if_retired(self) -> None:
-        if self._retiring and not self._streams:
+        if self._retiring and not self._in_flight:
             self.close(EngineStartingError("the engine has handed over to another one"))
 
     # -- what arrives -------------------------------------------------------------------------------------------
 
     def _on_output(self, frame: bytes) -> None:
         try:
-            message = decode_output(frame)
+            self._take(decode_output(frame))
         except ProtocolError as error:
             self._refusals.count("bad_frame", reason=str(error))
-            self._lose_output("a frame of the engine could not be read")
-            return
+            self._leave(OutputLostError("output of the engine was lost: a frame could not be read"))
+        except OutputLostError as error:
+            self._leave(error)
+
+    def _take(self, message: OutputMessage) -> None:
         match message:
-            case StepOutputs(frame=number, outputs=outputs):
-                if self._is_next(number):
-                    self._apply(outputs)
+            case StepOutputs():
+                self._abort(self._in_flight.take_outputs(message))
             case RequestFailed():
-                if self._is_next(message.frame):
-                    self._fail(message)
+                self._in_flight.take_failure(message)
+                self._close_if_retired()
             case Attached(next_frame=next_frame):
-                if self._next_frame is None:
-                    self._next_frame = next_frame
+                if self._in_flight.next_frame is None:
+                    self._in_flight.next_frame = next_frame
                     self._attach_if_complete()
             case Dropped(reason=reason):
                 self._lose(OutputLostError(f"the engine dropped this client: {reason}"))
@@ -199,34 +194,6 @@ class Connection:
                 self._lose(_death(cause))
             case _:
                 assert_never(message)
-
-    def _is_next(self, frame: int) -> bool:
-        if frame == self._next_frame:
-            self._next_frame = frame + 1
-            return True
-        self._lose_output(f"output frame {self._next_frame} was expected and {frame} came")
-        return False
-
-    def _apply(self, outputs: list[TokenOutput]) -> None:
-        streams = self._streams
-        for output in outputs:
-            number = output.key & NUMBER_MASK
-            stream = streams.get(number)
-            if stream is None:
-                continue  # aborted here while it was on its way
-            if not stream.put(output):
-                del streams[number]
-                self._abort(number)
-            elif output.finish_reason is not None:
-                del streams[number]
-        if self._retiring:
-            self._close_if_retired()
-
-    def _fail(self, message: RequestFailed) -> None:
-        stream = self._streams.pop(message.number, None)
-        if stream is not None:
-            stream.fail(_request_error(message))
-            self._close_if_retired()
 
     def _on_data(self, frame: bytes) -> None:
         try:
@@ -261,7 +228,7 @@ class Connection:
         self._attach_if_complete()
 
     def _attach_if_complete(self) -> None:
-        if self._hello is not None and self._next_frame is not None and not self.attached.done():
+        if self._hello is not None and self._in_flight.next_frame is not None and not self.attached.done():
             self.attached.set_result(None)
 
     # -- the end ------------------------------------------------------------------------------------------------
@@ -294,14 +261,14 @@ class Connection:
         if self._process_ended:
             self._lose(_death(self._death_hint or self._gone()))
         else:
-            self._lose_output("the connection to the engine broke")
+            self._lose(OutputLostError("output of the engine was lost: the connection broke"))
 
     def _gone(self) -> str:
         pid = self._hello.pid if self._hello else "?"
         return f"engine process {pid} of generation {self.generation} is gone"
 
-    def _lose_output(self, what: str) -> None:
-        self._lose(OutputLostError(f"output of the engine was lost: {what}"), farewell=encode(Detach(self._name)))
+    def _leave(self, error: EngineError) -> None:
+        self._lose(error, farewell=encode(Detach(self._name)))
 
     def _lose(self, error: EngineError, *, farewell: bytes | None = None) -> None:
         if self.lost.done():
@@ -310,9 +277,7 @@ class Connection:
         self._stop_watching()
         self._links.close(farewell=farewell)
         self._on_lost(self, error)
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream.fail(copy_of(error))
+        self._in_flight.fail_all(error)
         for waiter in self._stats_waiters:
             if not waiter.done():
                 waiter.set_exception(copy_of(error))
@@ -325,24 +290,5 @@ class Connection:
             self._pidfd = None
 
 
-def copy_of(error: EngineError) -> EngineError:
-    """An equal error for one more caller: a raised exception collects the traceback of whoever raised it."""
-    twin = type(error)(*error.args)
-    twin.__dict__.update(error.__dict__)
-    return twin
-
-
 def _death(cause: str) -> MQEngineDeadError:
     return MQEngineDeadError(f"the engine is dead: {cause}", cause=cause)
-
-
-def _request_error(message: RequestFailed) -> RequestError | EngineError:
-    if message.http_status >= 500:
-        engine_error = EngineError(message.message)
-        engine_error.code, engine_error.http_status = message.code, message.http_status
-        return engine_error
-    if message.code == QueueFullError.code:
-        return QueueFullError(message.message)
-    error = RequestError(message.message, param=message.param, code=message.code)
-    error.http_status = message.http_status
-    return error

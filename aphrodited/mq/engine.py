@@ -108,7 +108,8 @@ class MQAphroditeEngine:
     def request_stop(self) -> None:
         """Finish what runs, then leave; asked a second time, leave at once. Safe in signal handlers and threads."""
         self._num_stops += 1
-        os.eventfd_write(self._wake_fd, 1)
+        if self._wake_fd >= 0:
+            os.eventfd_write(self._wake_fd, 1)
 
     def run(self) -> None:
         """Serve until stopped. Raises whatever made the engine unusable."""
@@ -127,7 +128,8 @@ class MQAphroditeEngine:
             self._clients.send_death(last_words)
             self._clients.close()
             self._sockets.close(linger_s=LAST_WORDS_S)
-            os.close(self._wake_fd)
+            wake_fd, self._wake_fd = self._wake_fd, -1  # first, for a signal may ask for a stop once more
+            os.close(wake_fd)
 
     def _serve(self) -> None:
         while not self._may_leave():
@@ -167,7 +169,7 @@ class MQAphroditeEngine:
             if isinstance(source, zmq.Socket):
                 self._take_frames(source)
             elif source == self._wake_fd:
-                os.eventfd_read(self._wake_fd)
+                os.eventfd_read(source)
             else:
                 self._clients.forget_dead(source)
 

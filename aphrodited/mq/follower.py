@@ -15,10 +15,10 @@ from pathlib import Path
 import zmq
 
 from aphrodited.config.schema import MqConfig
-from aphrodited.errors import EngineError, EngineStartingError, MQEngineDeadError
+from aphrodited.errors import EngineError, EngineStartingError, MQClientClosedError, MQEngineDeadError
 from aphrodited.interfaces import ModelFacts
 from aphrodited.log import get_logger
-from aphrodited.mq.connection import Connection, copy_of
+from aphrodited.mq.connection import Connection
 from aphrodited.mq.endpoints import Current, read_current
 from aphrodited.mq.events import DeathHints
 from aphrodited.mq.links import EngineLinks, LinkLimits
@@ -146,7 +146,7 @@ class EngineFollower:
         was_active = connection is self._active
         if was_active:
             self._leave_active()
-        if isinstance(error, EngineStartingError):
+        if isinstance(error, (EngineStartingError, MQClientClosedError)):
             return
         if was_active or not connection.attached.done():
             self.death = error
