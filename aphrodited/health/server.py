@@ -91,7 +91,8 @@ async def _error_objects(request: web.Request, handler: Handler) -> web.StreamRe
         return await handler(request)
     except web.HTTPException as error:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status, "invalid_request_error")
-        message = error.text or error.reason
+        unexplained = error.text in (None, f"{error.status}: {error.reason}")
+        message = f"{request.method} {request.path}: {error.reason}" if unexplained else error.text
         body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
         return _json(body, error.status)
 
