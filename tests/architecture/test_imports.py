@@ -10,7 +10,7 @@ ROWS: list[set[str]] = [
     {"sampling_params"},
     {"request"},
     {"interfaces", "streams"},
-    {"config", "log", "metrics", "page", "layers"},
+    {"config", "log", "metrics", "page", "gguf_file", "layers"},
     {"tokenizer", "models", "loaders", "sampling"},
     {"mq", "async_engine", "supervision", "engine"},
     {"api", "health", "llm"},

@@ -11,7 +11,7 @@ from tests.support.sources import PACKAGE, ROOT, modules, place
 
 CONFINED: dict[str, set[str]] = {
     "aiohttp": {"api", "health", "workers", "bench"},
-    "gguf": {"loaders", "tokenizer"},
+    "gguf": {"gguf_file", "loaders", "tokenizer"},
     "huggingface_hub": {"loaders", "tokenizer"},
     "jinja2": {"tokenizer"},
     "numba": {"layers", "models", "loaders", "sampling"},
