@@ -21,7 +21,7 @@ from aphrodited.errors import ModelLoadError
 Scalar = int | float | bool | str
 Value = Scalar | list[int] | list[float] | list[bool] | list[str]
 
-MAGIC = b"GGUF"
+MAGIC_NUMBER = int.from_bytes(b"GGUF", "little")
 SUPPORTED_VERSIONS = (2, 3)
 MAX_KEYS = 65_536
 MAX_KEY_BYTES = 65_535
@@ -37,7 +37,7 @@ _TYPE_ARRAY = 9
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_HEADER = struct.Struct("<4sIQQ")
+_HEADER = struct.Struct("<IIQQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _read(path: Path, parse: Callable[[_Cursor], _Parsed]) -> _Parsed:
 def _read_counts(cursor: _Cursor) -> tuple[int, int]:
     """Number of tensors and number of keys, after a look at magic and version."""
     magic, version, num_tensors, num_keys = cursor.unpack(_HEADER, "header")
-    if magic != MAGIC:
+    if magic != MAGIC_NUMBER:
         raise _DamagedError("is not a GGUF file")
     if version not in SUPPORTED_VERSIONS:
         raise _DamagedError(f"GGUF version {version} is not supported (2 and 3, little-endian, are)")
@@ -169,7 +169,8 @@ class _Cursor:
         if kind == _TYPE_ARRAY:
             return self._array(key, keep=keep)
         if kind == _TYPE_STRING:
-            return self.string(key) if keep else self._skip_strings(1, key)
+            strings = self._strings(1, key, keep=keep)
+            return strings[0] if strings else None
         (scalar,) = self._scalars(kind, 1, key)
         return scalar if keep else None
 
@@ -179,7 +180,7 @@ class _Cursor:
         if length > self.size:
             raise _DamagedError(f"{key} claims {length} elements, more than the file has bytes")
         if kind == _TYPE_STRING:
-            return [self.string(key) for _ in range(length)] if keep else self._skip_strings(length, key)
+            return self._strings(length, key, keep=keep)
         scalars = self._scalars(kind, length, key)
         return list(scalars) if keep else None
 
@@ -190,10 +191,13 @@ class _Cursor:
             raise _DamagedError(f"{key} has the unknown value type {kind}") from None
         return self.unpack(layout, key)
 
-    def _skip_strings(self, count: int, key: str) -> None:
+    def _strings(self, count: int, key: str, *, keep: bool) -> list[str] | None:
+        if keep:
+            return [self.string(key) for _ in range(count)]
         for _ in range(count):
             (length,) = self.unpack(_U64, key)
             self._advance(length, key)
+        return None
 
     def _advance(self, num_bytes: int, what: str) -> int:
         start = self._at

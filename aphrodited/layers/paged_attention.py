@@ -6,10 +6,10 @@ slower and not bit-exact between batches (`is_exact` says which).
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
@@ -54,10 +54,7 @@ class PagedAttention:
         """The work list of one step."""
         if self._kernels is None:
             return AttentionPlan(metadata, np.empty((0, 3), np.int32), 1)
-        import numba
-
-        num_threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))
-        numba.set_num_threads(num_threads)
+        num_threads = self._kernels.use_threads(torch.get_num_threads())
         return AttentionPlan(metadata, cut_tiles(metadata.cu_seqlens.numpy()), num_threads)
 
     def __call__(self, qkv: Tensor, kv_cache: tuple[Tensor, Tensor], plan: AttentionPlan) -> Tensor:
@@ -103,15 +100,14 @@ def cut_tiles(cu_seqlens: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.stack((sequences, cu_seqlens[sequences] + offsets, num_rows), axis=1).astype(np.int32)
 
 
-def load_kernels(cache_dir: Path | None) -> ModuleType | Any | None:
-    """The compiled kernels, or None, with a warning, where numba cannot be imported."""
+def load_kernels(cache_dir: Path | None) -> ModuleType | None:
+    """The module of compiled kernels, or None, with a warning, where numba cannot be imported."""
+    if cache_dir is not None:
+        # numba reads this once, when it is imported: hence imports inside functions, in this package, of numba
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_dir / "kernels"))
     try:
-        import numba
+        from aphrodited.layers import paged_attention_kernels
     except ImportError as error:
         log.warning("attention_kernels_missing", cause=str(error), effect="slow attention, batches change last digits")
         return None
-    if cache_dir is not None and not numba.config.CACHE_DIR:
-        numba.config.CACHE_DIR = str(cache_dir / "kernels")  # read when the kernels' module decorates its functions
-    from aphrodited.layers import paged_attention_kernels
-
     return paged_attention_kernels

@@ -28,6 +28,13 @@ _IN_ORDER = {"contract"}
 _REORDERED = {"contract", "reassoc", "nsz", "arcp"}
 
 
+def use_threads(wanted: int) -> int:
+    """Let kernels called by this thread use `wanted` threads, or as many as numba has; returns how many."""
+    num_threads = min(wanted, int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    numba.set_num_threads(num_threads)
+    return num_threads
+
+
 def _compile(function: Kernel, fastmath: set[str], *, parallel: bool = False) -> Kernel:
     """The function as machine code; without a cache where numba finds no directory that it may write."""
     try:
@@ -37,7 +44,7 @@ def _compile(function: Kernel, fastmath: set[str], *, parallel: bool = False) ->
     return kernel
 
 
-def _score_keys(query: Floats, keys: Floats, num_keys: int, scale: float, scores: Floats) -> float:
+def _score_keys(query: Floats, keys: Floats, num_keys: int, scale: float, scores: Floats) -> np.float32:
     """Fill scores[:num_keys] with scale x query · key; returns the largest."""
     largest = np.float32(-np.inf)
     for t in range(num_keys):

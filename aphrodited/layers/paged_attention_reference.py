@@ -19,7 +19,7 @@ def rotate_and_store(
     num_kv_heads, block_size, head_dim = key_cache.shape[1:]
     heads = qkv.view(qkv.shape[0], -1, head_dim)  # [T, H + 2K, D]
     half = rotary.shape[1] // 2
-    cosines, sines = rotary[metadata.positions].unsqueeze(1).split(half, dim=-1)  # [T, 1, R / 2] each
+    cosines, sines = rotary[metadata.positions].unsqueeze(1).tensor_split(2, dim=-1)  # [T, 1, R / 2] each
     rotated = heads[:, :-num_kv_heads]
     x, y = rotated[..., :half].clone(), rotated[..., half : 2 * half].clone()
     rotated[..., :half] = x * cosines - y * sines

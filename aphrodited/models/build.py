@@ -1,0 +1,40 @@
+"""From an architecture and its weights to a model: the one table of supported families."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from aphrodited.models import gpt_neox, llama
+from aphrodited.models.causal_lm import CausalLM
+from aphrodited.models.config import Architecture, ModelArchitecture
+from aphrodited.models.weights import Weights
+
+
+class _LoadModel(Protocol):
+    def __call__(
+        self, config: ModelArchitecture, weights: Weights, *, fingerprint: str, cache_dir: Path | None
+    ) -> CausalLM: ...
+
+
+_FAMILIES: dict[Architecture, tuple[_LoadModel, str]] = {
+    Architecture.LLAMA: (llama.load_llama, llama.IGNORED_TENSORS),
+    Architecture.GPT_NEOX: (gpt_neox.load_gpt_neox, gpt_neox.IGNORED_TENSORS),
+}
+
+
+TIED_HEADS = r"|lm_head\.weight|embed_out\.weight"  # a head written out although it is the embedding
+
+
+def build_model(
+    config: ModelArchitecture, weights: Weights, *, fingerprint: str, cache_dir: Path | None
+) -> CausalLM:
+    """The model, with every one of its tensors taken from `weights`. Raises ModelLoadError."""
+    load, _ = _FAMILIES[config.architecture]
+    return load(config, weights, fingerprint=fingerprint, cache_dir=cache_dir)
+
+
+def ignored_tensors(config: ModelArchitecture) -> str:
+    """A regular expression of tensor names that a checkpoint may have and its model does not read."""
+    _, pattern = _FAMILIES[config.architecture]
+    return pattern + TIED_HEADS if config.tie_word_embeddings else pattern

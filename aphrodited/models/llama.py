@@ -1,0 +1,93 @@
+"""The Llama family: RMSNorm, rotary positions, grouped key/value heads, gated feed-forward.
+
+Source: https://arxiv.org/abs/2302.13971; names and layout of Hugging Face's LlamaForCausalLM.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from aphrodited.layers.linear import Linear
+from aphrodited.layers.norm import RMSNorm
+from aphrodited.layers.paged_attention import AttentionPlan, PagedAttention
+from aphrodited.layers.rotary import rotary_table
+from aphrodited.models.causal_lm import CausalLM, KVCache
+from aphrodited.models.config import ModelArchitecture
+from aphrodited.models.weights import Weights, load_linear
+
+# Buffers that old checkpoints carry and that are computed here.
+IGNORED_TENSORS = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
+
+
+def load_llama(config: ModelArchitecture, weights: Weights, *, fingerprint: str, cache_dir: Path | None) -> CausalLM:
+    """The model of a checkpoint. Raises ModelLoadError for a tensor that is missing, damaged or of another shape."""
+    table_shape = (config.vocab_size, config.hidden_size)
+    embedding = weights.take_embedding("model.embed_tokens.weight", table_shape)
+    rotary = rotary_table(config.max_position_embeddings, config.rotary_dim, config.rope_theta)
+    attention = PagedAttention(config.head_dim, rotary, cache_dir)
+    layers = [LlamaLayer(config, weights, f"model.layers.{index}.", attention) for index in range(config.num_layers)]
+    norm = RMSNorm(weights.take("model.norm.weight", (config.hidden_size,)), config.norm_eps)
+    head_name = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
+    return CausalLM(
+        config,
+        embedding=embedding,
+        attention=attention,
+        layers=layers,
+        final_norm=norm,
+        lm_head=Linear(weights.take(head_name, table_shape)),
+        fingerprint=fingerprint,
+    )
+
+
+class LlamaLayer:
+    """hidden + attention(norm(hidden)), then the same again with a gated feed-forward."""
+
+    def __init__(self, config: ModelArchitecture, weights: Weights, prefix: str, attention: PagedAttention) -> None:
+        hidden, eps = config.hidden_size, config.norm_eps
+        self._attention = attention
+        self._input_norm = RMSNorm(weights.take(f"{prefix}input_layernorm.weight", (hidden,)), eps)
+        self._qkv_proj = _load_qkv(config, weights, f"{prefix}self_attn.")
+        self._o_proj = load_linear(
+            weights,
+            f"{prefix}self_attn.o_proj",
+            config.num_heads * config.head_dim,
+            hidden,
+            bias=config.has_attention_bias,
+        )
+        self._mlp_norm = RMSNorm(weights.take(f"{prefix}post_attention_layernorm.weight", (hidden,)), eps)
+        self._mlp = GatedMLP(config, weights, f"{prefix}mlp.")
+        self.linears = (self._qkv_proj, self._o_proj, *self._mlp.linears)
+
+    def __call__(self, hidden: Tensor, kv_cache: KVCache, plan: AttentionPlan) -> Tensor:
+        attended = self._attention(self._qkv_proj(self._input_norm(hidden)), kv_cache, plan)  # [R, H D]
+        hidden = self._o_proj.add(attended, hidden)
+        return self._mlp(self._mlp_norm(hidden), hidden)
+
+
+class GatedMLP:
+    """residual + down(activation(gate(x)) * up(x)); the product and the sum are part of the projections."""
+
+    def __init__(self, config: ModelArchitecture, weights: Weights, prefix: str) -> None:
+        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.has_mlp_bias
+        self._gate = load_linear(weights, f"{prefix}gate_proj", hidden, inner, bias=bias, activation=config.activation)
+        self._up = load_linear(weights, f"{prefix}up_proj", hidden, inner, bias=bias)
+        self._down = load_linear(weights, f"{prefix}down_proj", inner, hidden, bias=bias)
+        self.linears = (self._gate, self._up, self._down)
+
+    def __call__(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self._down.add(self._up.multiply(x, self._gate(x)), residual)
+
+
+def _load_qkv(config: ModelArchitecture, weights: Weights, prefix: str) -> Linear:
+    """One projection for queries, keys and values."""
+    num_heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads, "v_proj": config.num_kv_heads}
+    sizes = {name: heads * config.head_dim for name, heads in num_heads.items()}
+    weight = torch.cat(
+        [weights.take(f"{prefix}{name}.weight", (size, config.hidden_size)) for name, size in sizes.items()]
+    )
+    if not config.has_attention_bias:
+        return Linear(weight)
+    return Linear(weight, torch.cat([weights.take(f"{prefix}{name}.bias", (size,)) for name, size in sizes.items()]))

@@ -1,0 +1,36 @@
+"""What a model asks of whoever reads its checkpoint. Names and layouts are those of Hugging Face checkpoints."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from aphrodited.layers.embedding import Embedding
+from aphrodited.layers.linear import Activation, Linear
+
+
+class Weights(Protocol):
+    """A checkpoint that is used up tensor by tensor. Both methods raise ModelLoadError naming file and tensor."""
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor in float32, contiguous, every value finite, of exactly that shape."""
+        ...
+
+    def take_embedding(self, name: str, shape: tuple[int, int]) -> Embedding:
+        """The same as a table to look rows up in; its values equal those of `take`, which may still be called."""
+        ...
+
+
+def load_linear(
+    weights: Weights,
+    name: str,
+    in_features: int,
+    out_features: int,
+    *,
+    bias: bool = False,
+    activation: Activation = Activation.NONE,
+) -> Linear:
+    """The projection whose tensors are `name`.weight [out, in] and, with bias, `name`.bias [out]."""
+    weight = weights.take(f"{name}.weight", (out_features, in_features))
+    return Linear(weight, weights.take(f"{name}.bias", (out_features,)) if bias else None, activation=activation)
