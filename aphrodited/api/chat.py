@@ -10,6 +10,7 @@ from aphrodited.api.body import read_body
 from aphrodited.api.chat_answer import ChatAnswer
 from aphrodited.api.context import CONTEXT
 from aphrodited.api.generation import Plan
+from aphrodited.api.notes import NOTES
 from aphrodited.api.openai_types import ChatCompletionRequest
 from aphrodited.api.parameters import chat_params, check_prompt, number_of_choices, with_seeds
 from aphrodited.api.prompts import chat_prompt
@@ -29,7 +30,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     facts = await context.admission.wait_for_engine(model, request.content_length or 0)
     check_prompt(token_ids, params, facts, "messages")
 
-    request_id = body.request_id or request["request_id"]
+    request_id = body.request_id or request[NOTES].request_id
     plan = Plan(request_id, model, [token_ids], with_seeds(params, n), n, body.priority or 0)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     answer = ChatAnswer(Head(f"chatcmpl-{request_id}", model.name, facts.fingerprint), tokenizer, include_usage)

@@ -10,6 +10,7 @@ from aphrodited.api.body import read_body
 from aphrodited.api.completion_answer import CompletionAnswer
 from aphrodited.api.context import CONTEXT
 from aphrodited.api.generation import Plan
+from aphrodited.api.notes import NOTES
 from aphrodited.api.openai_types import CompletionRequest
 from aphrodited.api.parameters import (
     check_prompt,
@@ -40,7 +41,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
         check_prompt(token_ids, params, facts, "prompt")
         choices += with_seeds(default_max_tokens(params, len(token_ids), facts), n)
 
-    request_id = body.request_id or request["request_id"]
+    request_id = body.request_id or request[NOTES].request_id
     plan = Plan(request_id, model, prompts, choices, n, body.priority or 0)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = Head(f"cmpl-{request_id}", model.name, facts.fingerprint)

@@ -10,6 +10,7 @@ from aiohttp import web
 from aphrodited.api.admission import Admission
 from aphrodited.api.generation import Generator
 from aphrodited.api.middleware import Traffic
+from aphrodited.api.notes import NOTES
 from aphrodited.api.served_model import ServedModel, choose_model
 from aphrodited.config.schema import ApiConfig
 
@@ -26,7 +27,7 @@ class Context:
     def choose(self, request: web.Request, name: str | None) -> ServedModel:
         """The model a request asks for, noted for its log line and metrics. Raises RequestError."""
         model = choose_model(self.models, name)
-        request["model"] = model.name
+        request[NOTES].model = model.name
         return model
 
 

@@ -20,6 +20,7 @@ from aphrodited.api.admission import Admission
 from aphrodited.api.answers import Answer, Usage
 from aphrodited.api.choices import Choices, Delta
 from aphrodited.api.error_responses import answer_for
+from aphrodited.api.notes import NOTES
 from aphrodited.api.served_model import ServedModel
 from aphrodited.api.sse import DONE, KEEP_ALIVE, STALL_TIMEOUT_S, EventStream
 from aphrodited.errors import MQEngineDeadError
@@ -58,7 +59,7 @@ class Tally:
     plan: Plan
     metrics: ApiMetrics
     arrived_at_s: float
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage
     first_token_at_s: float | None = None
     _last_at_s: dict[int, float] = field(default_factory=dict)
 
@@ -95,9 +96,8 @@ class Generator:
     stall_timeout_s: float = STALL_TIMEOUT_S
 
     def tally(self, plan: Plan, request: web.Request) -> Tally:
-        tally = Tally(plan, self.metrics, request["arrived_at_s"])
-        request["usage"] = tally.usage
-        return tally
+        notes = request[NOTES]
+        return Tally(plan, self.metrics, notes.arrived_at_s, notes.usage)
 
     async def answer_whole(self, request: web.Request, plan: Plan, answer: Answer) -> web.Response:
         """Raises AphroditeError."""
@@ -148,7 +148,7 @@ class Generator:
             if not stream.has_started:
                 raise told from error
             failure = answer_for(told)
-            request["status"] = failure.status
+            request[NOTES].error_status = failure.status
             if failure.status == 500:
                 log.exception("stream_failed", request_id=plan.request_id, model=plan.model.name)
             await stream.fail(failure)

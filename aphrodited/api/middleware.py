@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from aphrodited.api.answers import Usage
 from aphrodited.api.auth import ApiKeys
 from aphrodited.api.error_responses import answer_for
+from aphrodited.api.notes import NOTES, Notes, new_request_id
 from aphrodited.log import get_logger
 from aphrodited.metrics import ApiMetrics
 
@@ -26,18 +25,13 @@ _VALID_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 log = get_logger()
 
 
-def new_request_id() -> str:
-    return uuid.uuid4().hex
-
-
 def request_ids() -> Middleware:
     """Give every request an id, the caller's own if it sent a valid one, and every answer the same."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get(REQUEST_ID, "")
-        request["request_id"] = given if _VALID_ID.fullmatch(given) else new_request_id()
-        request["arrived_at_s"] = time.monotonic()
+        request[NOTES] = Notes(given if _VALID_ID.fullmatch(given) else new_request_id())
         return await handler(request)
 
     return middleware
@@ -45,7 +39,9 @@ def request_ids() -> Middleware:
 
 async def send_request_id(request: web.Request, response: web.StreamResponse) -> None:
     """An on_response_prepare signal, so that streams have the id too."""
-    response.headers[REQUEST_ID] = request.get("request_id", "")
+    notes = request[NOTES]
+    notes.headers_sent = True
+    response.headers[REQUEST_ID] = notes.request_id
 
 
 class Traffic:
@@ -78,7 +74,7 @@ def accounts(metrics: ApiMetrics, traffic: Traffic) -> Middleware:
         with traffic.under_way():
             try:
                 response = await handler(request)
-                status = request.get("status", response.status)
+                status = request[NOTES].error_status or response.status
                 traffic.num_answered += request.path not in OPEN_PATHS
                 return response
             finally:
@@ -90,19 +86,18 @@ def accounts(metrics: ApiMetrics, traffic: Traffic) -> Middleware:
 def _account(request: web.Request, status: int, metrics: ApiMetrics) -> None:
     resource = request.match_info.route.resource
     endpoint = resource.canonical if resource is not None else "unknown"
-    duration_s = time.monotonic() - request["arrived_at_s"]
-    model = request.get("model", "")
-    metrics.request(model, endpoint, status, duration_s)
-    if model or status >= 400:
-        usage: Usage = request.get("usage") or Usage()
+    notes = request[NOTES]
+    duration_s = time.monotonic() - notes.arrived_at_s
+    metrics.request(notes.model, endpoint, status, duration_s)
+    if notes.model or status >= 400:
         log.info(
             "request_finished",
-            request_id=request["request_id"],
-            model=model,
+            request_id=notes.request_id,
+            model=notes.model,
             endpoint=endpoint,
             status=status,
-            num_prompt_tokens=usage.num_prompt_tokens,
-            num_completion_tokens=usage.num_completion_tokens,
+            num_prompt_tokens=notes.usage.num_prompt_tokens,
+            num_completion_tokens=notes.usage.num_completion_tokens,
             duration_s=round(duration_s, 4),
         )
 
@@ -119,7 +114,9 @@ def errors_as_json() -> Middleware:
         except Exception as error:
             answer = answer_for(error, method=request.method, path=request.path)
             if answer.status == 500:
-                log.exception("request_failed", request_id=request["request_id"], path=request.path)
+                log.exception("request_failed", request_id=request[NOTES].request_id, path=request.path)
+            if request[NOTES].headers_sent:
+                raise ConnectionError("half of an answer is out; only closing tells that it is broken") from error
             return answer.response()
 
     return middleware

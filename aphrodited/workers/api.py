@@ -28,9 +28,8 @@ from aiohttp import web
 from aphrodited.api.app import create_app
 from aphrodited.api.auth import ApiKeys, check_exposure, read_keys
 from aphrodited.api.context import CONTEXT, Context
-from aphrodited.api.http_protocol import protocol_factory
-from aphrodited.api.listener import Listener
 from aphrodited.api.served_model import Availability, ServedModel
+from aphrodited.api.server import serving
 from aphrodited.config.loader import daemon_paths, read_effective
 from aphrodited.config.schema import Config, ModelConfig
 from aphrodited.errors import EXIT_CONFIG, EXIT_OK, ConfigError
@@ -123,15 +122,10 @@ class ApiWorker:
                 self._models[model.name] = await self._serve_model(model, stack)
             app = self._application()
             context = app[CONTEXT]
-            runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=FAREWELL_S)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            assert runner.server is not None
-            listener = Listener(listening, protocol_factory(runner.server))
+            listener = await stack.enter_async_context(serving(app, listening, FAREWELL_S))
             tasks = [asyncio.create_task(self._tick(context)), asyncio.create_task(self._retry_tokenizers())]
             stack.push_async_callback(_cancelled, tasks)
             gc.freeze()
-            listener.start()
             log.info("worker_started", models=list(self._models))
             await self._stop.wait()
             listener.stop()

@@ -1,16 +1,20 @@
-"""aiohttp's connection, with our error object also for what never becomes a request: bytes that are not HTTP."""
+"""Serves an application on a listening socket, with our error object also for bytes that are not HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from aphrodited.api.error_responses import ErrorAnswer
-from aphrodited.api.middleware import REQUEST_ID, new_request_id
+from aphrodited.api.listener import Listener
+from aphrodited.api.middleware import REQUEST_ID
+from aphrodited.api.notes import new_request_id
 from aphrodited.log import get_logger
 
 IDLE_TIMEOUT_S = 120.0
@@ -20,7 +24,7 @@ log = get_logger()
 
 
 class HttpProtocol(RequestHandler):
-    """One connection. Made per accepted socket by `protocol_factory`."""
+    """One connection."""
 
     def handle_error(
         self,
@@ -43,8 +47,28 @@ class HttpProtocol(RequestHandler):
         return response
 
 
-def protocol_factory(server: web.Server) -> Callable[[], HttpProtocol]:
-    """Makes the connections of `server`, which belongs to a web.AppRunner that was set up."""
+@asynccontextmanager
+async def serving(app: web.Application, listening: socket.socket, farewell_s: float) -> AsyncIterator[Listener]:
+    """Accept and serve for the length of the block, or until the yielded Listener is stopped.
+
+    Handlers are cancelled when their client leaves. At the end, requests under way have `farewell_s` seconds, then
+    their connections are closed. The socket stays open.
+    """
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=farewell_s)
+    await runner.setup()
+    try:
+        assert runner.server is not None
+        listener = Listener(listening, _protocol_factory(runner.server))
+        listener.start()
+        try:
+            yield listener
+        finally:
+            listener.stop()
+    finally:
+        await runner.cleanup()
+
+
+def _protocol_factory(server: web.Server) -> Callable[[], HttpProtocol]:
     loop = asyncio.get_running_loop()
     silent = logging.getLogger(f"{__name__}.access")  # disabled: middleware.accounts tells more
     silent.disabled = True

@@ -1,0 +1,140 @@
+"""An EngineClient and a tokenizer without an engine and without a model, for tests of the HTTP surface.
+
+The tokenizer has one token per character, up to VOCAB_SIZE. The client answers a prompt with the characters of
+`answer`, and can be told to wait, to die, to refuse and to be absent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from aphrodited.errors import EngineStartingError, MQEngineDeadError, RequestError
+from aphrodited.interfaces import ModelFacts, PromptInput
+from aphrodited.outputs import CompletionOutput, FinishReason, RequestOutput, TokenLogprobs
+from aphrodited.sampling_params import SamplingParams
+
+VOCAB_SIZE = 0x500
+MAX_MODEL_LEN = 256
+
+
+class FakeTokenizer:
+    vocab_size = VOCAB_SIZE
+    bos_token_id = 1
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [self.bos_token_id] * add_special_tokens + [ord(character) % VOCAB_SIZE for character in text]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return "".join(chr(token_id) for token_id in token_ids if token_id > 2 or not skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return chr(token_id).encode()
+
+    def encode_chat(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        **values: Any,
+    ) -> list[int]:
+        if values.get("refuse"):
+            raise RequestError("the chat template refuses this", param="messages")
+        text = "".join(f"<{message['role']}>{message['content'] or ''}" for message in messages)
+        return self.encode(text + "<assistant>" * add_generation_prompt, add_special_tokens=False)
+
+
+class FakeEngineClient:
+    """See the module. `calls` holds what generate was given; `aborted` the labels that were left unfinished."""
+
+    def __init__(self, answer: str = "Paris.") -> None:
+        self.answer = answer
+        self.facts: ModelFacts | None = ModelFacts(
+            name="fake", max_model_len=MAX_MODEL_LEN, vocab_size=VOCAB_SIZE, eos_token_ids=(2,), block_size=16,
+            num_blocks=64, max_num_seqs=8, dtype="float32", fingerprint="f00d" * 8, deterministic=True, backend="null",
+        )  # fmt: skip
+        self.is_running = True
+        self.errored = False
+        self.dead_error: BaseException = MQEngineDeadError("the engine died", cause="killed by a test")
+        self.refusal: BaseException | None = None
+        self.die_after: int | None = None
+        self.failure: BaseException = self.dead_error
+        self.finish_reason = FinishReason.STOP
+        self.pause_s = 0.0
+        self.gate = asyncio.Event()  # closed, an answer stops after `gate_after` tokens
+        self.gate.set()
+        self.gate_after = 0
+        self.started = asyncio.Event()
+        self.calls: list[tuple[PromptInput, SamplingParams, str, int]] = []
+        self.aborted: list[str] = []
+        self.num_open = 0
+
+    async def wait_until_running(self, timeout_s: float) -> bool:
+        until_s = asyncio.get_running_loop().time() + timeout_s
+        while not self.is_running and asyncio.get_running_loop().time() < until_s:
+            await asyncio.sleep(0.005)
+        return self.is_running
+
+    async def generate(
+        self, prompt: PromptInput, sampling_params: SamplingParams, request_id: str, *, priority: int = 0
+    ) -> AsyncIterator[RequestOutput]:
+        self.calls.append((prompt, sampling_params, request_id, priority))
+        if self.refusal is not None:
+            raise self.refusal
+        if not self.is_running:
+            raise EngineStartingError("no engine yet", retry_after_s=3)
+        assert isinstance(prompt, list)
+        self.num_open += 1
+        finished = False
+        try:
+            async for output in self._outputs(prompt, sampling_params, request_id):
+                finished = output.finished
+                yield output
+        finally:
+            self.num_open -= 1
+            if not finished:
+                self.aborted.append(request_id)
+
+    async def _outputs(
+        self, prompt: list[int], params: SamplingParams, request_id: str
+    ) -> AsyncIterator[RequestOutput]:
+        text = self.answer[: params.max_tokens]
+        reason = FinishReason.LENGTH if len(text) < len(self.answer) else self.finish_reason
+        choice = CompletionOutput()
+        for position, character in enumerate(text):
+            if position == self.gate_after:
+                self.started.set()
+                await self.gate.wait()
+            if position == self.die_after:
+                raise self.failure
+            await asyncio.sleep(self.pause_s)
+            choice.new_text, choice.new_token_ids = character, [ord(character)]
+            choice.text += character
+            choice.new_logprobs = None if params.logprobs is None else [_logprobs(ord(character), params.logprobs)]
+            is_last = position == len(text) - 1
+            choice.finish_reason = reason if is_last else None
+            cached = 16 if position == 0 else 0
+            yield RequestOutput(request_id, None, prompt, [choice], finished=is_last, num_cached_tokens=cached)
+
+    async def encode(self, prompt: PromptInput, request_id: str, *, pooling: str = "last") -> list[float]:
+        raise RequestError("this engine gives no embeddings")
+
+    async def abort(self, request_id: str) -> None:
+        return None
+
+    async def check_health(self) -> None:
+        return None
+
+    async def do_log_stats(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.is_running = False
+
+
+def _logprobs(token_id: int, num_top: int) -> TokenLogprobs:
+    top = [token_id, *range(65, 65 + num_top)][:num_top]
+    return TokenLogprobs(token_id, -0.5, 1, top, [-0.5 - index for index in range(num_top)])
