@@ -26,7 +26,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     n = number_of_choices(body.n, context.config.max_choices)
     params = chat_params(body)
     tokenizer = model.usable_tokenizer()
-    token_ids = await chat_prompt(body, tokenizer)
+    token_ids = await chat_prompt(body, tokenizer, None if body.tool_choice == "none" else body.tools)
     facts = await context.admission.wait_for_engine(model, request.content_length or 0)
     check_prompt(token_ids, params, facts, "messages")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from aphrodited.api.answers import Chunks, Head, Usage, encode_json
 from aphrodited.api.logprobs import completion_logprobs
-from aphrodited.api.text import Tokenizer
 from aphrodited.outputs import TokenLogprobs
+from aphrodited.tokenizer.tokenizer import Tokenizer
 
 KIND = "text_completion"
 

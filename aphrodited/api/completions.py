@@ -20,7 +20,7 @@ from aphrodited.api.parameters import (
     with_seeds,
 )
 from aphrodited.api.prompts import completion_prompts, work
-from aphrodited.api.text import Tokenizer
+from aphrodited.tokenizer.tokenizer import Tokenizer
 
 _decoder = msgspec.json.Decoder(CompletionRequest)
 

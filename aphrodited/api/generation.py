@@ -76,9 +76,9 @@ class Tally:
         num_tokens = 0
         for delta in deltas:
             num_tokens += delta.num_tokens
-            if delta.index % self.plan.num_choices_per_prompt == 0:
-                self.usage.num_cached_tokens += delta.num_cached_tokens
             last_at_s = self._last_at_s.get(delta.index)
+            if last_at_s is None and delta.index % self.plan.num_choices_per_prompt == 0:
+                self.usage.num_cached_tokens += delta.num_cached_tokens
             if last_at_s is not None and delta.num_tokens and now_s > last_at_s:
                 self.metrics.inter_token(model, (now_s - last_at_s) / delta.num_tokens)
             self._last_at_s[delta.index] = now_s

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from aphrodited.api.text import Tokenizer
 from aphrodited.outputs import TokenLogprobs
+from aphrodited.tokenizer.tokenizer import Tokenizer
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON cannot say."""

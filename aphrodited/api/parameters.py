@@ -54,10 +54,11 @@ def chat_params(request: ChatCompletionRequest) -> SamplingParams:
     """Raises RequestError, with `param`, for whatever is wrong or not supported."""
     if request.top_logprobs is not None and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
-    max_tokens = request.max_completion_tokens
-    if max_tokens is None:
-        max_tokens = request.max_tokens
-    return _params(request, max_tokens, (request.top_logprobs or 0) if request.logprobs else None, "top_logprobs")
+    num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
+    if request.max_completion_tokens is None:
+        return _params(request, request.max_tokens, num_logprobs, {"logprobs": "top_logprobs"})
+    names = {"logprobs": "top_logprobs", "max_tokens": "max_completion_tokens"}
+    return _params(request, request.max_completion_tokens, num_logprobs, names)
 
 
 def completion_params(request: CompletionRequest) -> SamplingParams:
@@ -66,11 +67,11 @@ def completion_params(request: CompletionRequest) -> SamplingParams:
         raise RequestError("best_of must equal n: choosing among more answers is not supported", param="best_of")
     if request.echo and request.logprobs is not None:
         raise RequestError("logprobs of an echoed prompt are not supported; drop echo or logprobs", param="echo")
-    return _params(request, request.max_tokens, request.logprobs, "logprobs")
+    return _params(request, request.max_tokens, request.logprobs, {})
 
 
 def _params(
-    request: GenerationFields, max_tokens: int | None, logprobs: int | None, logprobs_name: str
+    request: GenerationFields, max_tokens: int | None, logprobs: int | None, names: dict[str, str]
 ) -> SamplingParams:
     refuse_unsupported(request)
     if request.stream_options is not None and not request.stream:
@@ -96,9 +97,10 @@ def _params(
     try:
         params.validate()
     except RequestError as error:
-        if error.param == "logprobs":
-            error.param = logprobs_name
-        raise
+        name = names.get(error.param or "")
+        if name is None:
+            raise
+        raise RequestError(str(error).replace(error.param or "", name), param=name) from error
     return params
 
 

@@ -10,8 +10,8 @@ import msgspec
 
 from aphrodited.api.body import wrong_type
 from aphrodited.api.openai_types import MAX_PROMPTS, ChatFields, ContentPart, Int, Message, ToolCall
-from aphrodited.api.text import Tokenizer
 from aphrodited.errors import RequestError
+from aphrodited.tokenizer.tokenizer import Tokenizer
 
 INLINE_CHARS = 8192
 """About 2 ms of tokenising: shorter than what a thread costs, and no pause that a stream would notice."""
@@ -49,8 +49,10 @@ def completion_prompts(prompt: str | list[Any] | None) -> list[str] | list[list[
         raise wrong_type(error, "prompt") from error
 
 
-async def chat_prompt(request: ChatFields, tokenizer: Tokenizer) -> list[int]:
-    """The token ids of the messages in the model's chat template. Raises RequestError."""
+async def chat_prompt(
+    request: ChatFields, tokenizer: Tokenizer, tools: list[dict[str, Any]] | None = None
+) -> list[int]:
+    """The token ids of the messages, and of the tools, in the model's chat template. Raises RequestError."""
     messages = _template_messages(request.messages)
     extra = _template_values(request.chat_template_kwargs)
     continues = bool(request.continue_final_message)
@@ -66,8 +68,8 @@ async def chat_prompt(request: ChatFields, tokenizer: Tokenizer) -> list[int]:
             messages,
             add_generation_prompt=not continues if opens is None else opens,
             continue_final_message=continues,
-            tools=request.tools,
-            **extra,
+            tools=tools,
+            chat_template_kwargs=extra,
         )
 
     return await work(size, render)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from aphrodited.api.error_responses import EngineUnavailableError
-from aphrodited.api.text import Tokenizer
 from aphrodited.errors import ModelNotFoundError, MQEngineDeadError, RequestError
 from aphrodited.interfaces import EngineClient
+from aphrodited.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ async def tokenize(request: web.Request) -> web.Response:
     refuse_unsupported(body)
     tokenizer = model.usable_tokenizer()
     if body.messages is not None:
-        token_ids = await chat_prompt(body, tokenizer)
+        token_ids = await chat_prompt(body, tokenizer, body.tools)
     elif body.prompt is not None:
         text, adds = body.prompt, body.add_special_tokens is not False
         token_ids = await work(len(text), lambda: tokenizer.encode(text, add_special_tokens=adds))
@@ -38,8 +38,10 @@ async def detokenize(request: web.Request) -> web.Response:
     body = await read_body(request, _detokenize)
     model = request.app[CONTEXT].choose(request, body.model)
     tokenizer = model.usable_tokenizer()
-    if any(not 0 <= token_id < tokenizer.vocab_size for token_id in body.tokens):
-        raise RequestError(f"tokens must be from 0 to {tokenizer.vocab_size - 1}", param="tokens")
+    facts = model.client.facts
+    vocab_size = max(tokenizer.vocab_size, facts.vocab_size if facts else 0)  # models may have unnamed rows
+    if any(not 0 <= token_id < vocab_size for token_id in body.tokens):
+        raise RequestError(f"tokens must be from 0 to {vocab_size - 1}", param="tokens")
     skips = bool(body.skip_special_tokens)
     size = len(body.tokens) * INLINE_CHARS // 2048
     text = await work(size, lambda: tokenizer.decode(body.tokens, skip_special_tokens=skips))

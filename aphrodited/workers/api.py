@@ -38,7 +38,7 @@ from aphrodited.metrics import ApiMetrics, render_metrics
 from aphrodited.mq.client import MQAphroditeEngineClient, MqClientConfig
 from aphrodited.page import Page, PageWriter, Phase, read_page
 from aphrodited.paths import MONITOR_PROGRAM, DaemonPaths, api_program, engine_program
-from aphrodited.tokenizer import Tokenizer, load_tokenizer
+from aphrodited.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from aphrodited.workers.availability import EngineAvailability
 
 log = get_logger()
@@ -143,7 +143,6 @@ class ApiWorker:
                 name=self._program,
                 tokenizer=tokenizer,
                 tokenizer_path=Path(model.path),
-                cache_dir=self._paths.cache_dir,
                 events_endpoint=self._paths.events_endpoint,
             ),
         )
@@ -155,7 +154,7 @@ class ApiWorker:
 
     async def _load_tokenizer(self, model: ModelConfig) -> tuple[Tokenizer | None, str]:
         try:
-            return await asyncio.to_thread(load_tokenizer, Path(model.path), self._paths.cache_dir), ""
+            return await asyncio.to_thread(load_tokenizer, Path(model.path)), ""
         except ConfigError as error:
             log.error("tokenizer_rejected", model=model.name, reason=str(error))
             return None, str(error)

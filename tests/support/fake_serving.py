@@ -7,7 +7,7 @@ The tokenizer has one token per character, up to VOCAB_SIZE. The client answers 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from aphrodited.errors import EngineStartingError, MQEngineDeadError, RequestError
@@ -39,9 +39,9 @@ class FakeTokenizer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
-        **values: Any,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        if values.get("refuse"):
+        if chat_template_kwargs and chat_template_kwargs.get("refuse"):
             raise RequestError("the chat template refuses this", param="messages")
         text = "".join(f"<{message['role']}>{message['content'] or ''}" for message in messages)
         return self.encode(text + "<assistant>" * add_generation_prompt, add_special_tokens=False)
@@ -116,7 +116,7 @@ class FakeEngineClient:
             choice.new_logprobs = None if params.logprobs is None else [_logprobs(ord(character), params.logprobs)]
             is_last = position == len(text) - 1
             choice.finish_reason = reason if is_last else None
-            cached = 16 if position == 0 else 0
+            cached = 16
             yield RequestOutput(request_id, None, prompt, [choice], finished=is_last, num_cached_tokens=cached)
 
     async def encode(self, prompt: PromptInput, request_id: str, *, pooling: str = "last") -> list[float]:

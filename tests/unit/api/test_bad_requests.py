@@ -22,7 +22,7 @@ USER = {"role": "user", "content": "a"}
         ({"max_tokens": 5.0}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"max_completion_tokens": -1}, "max_tokens"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
         ({"max_tokens": 10**30}, "max_tokens"),
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": -1}, "temperature"),
