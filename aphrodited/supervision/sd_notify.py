@@ -19,11 +19,8 @@ class ServiceManager:
 
     def __init__(self, address: str | None, watchdog_s: float = 0.0) -> None:
         self.watchdog_s = watchdog_s
-        self._socket: socket.socket | None = None
         self._last_status = ""
-        if address:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-            self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._address = "\0" + address[1:] if address and address.startswith("@") else address
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str]) -> ServiceManager:
@@ -36,7 +33,7 @@ class ServiceManager:
 
     @property
     def is_present(self) -> bool:
-        return self._socket is not None
+        return bool(self._address)
 
     def ready(self, status: str) -> None:
         self._last_status = status
@@ -60,10 +57,12 @@ class ServiceManager:
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def _send(self, *lines: str) -> None:
-        if self._socket is None:
+        if not self._address:
             return
-        try:
-            self._socket.sendto("\n".join(line.replace("\n", " ") for line in lines).encode(), self._address)
-        except OSError:
-            # A manager that is gone or does not read: its own watchdog deals with that.
-            return
+        message = "\n".join(line.replace("\n", " ") for line in lines).encode()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sender:
+            try:
+                sender.sendto(message, self._address)
+            except OSError:
+                # A manager that is gone or does not read: its own watchdog deals with that.
+                return

@@ -1,0 +1,62 @@
+import pytest
+
+from aphrodited.config.schema import ApiConfig, Config, ModelConfig
+from aphrodited.page import Page, Phase
+from aphrodited.supervision.program_state import LaunchState, ProgramState
+from aphrodited.supervision.programs import programs
+from aphrodited.supervision.readiness import Condition, Sight, condition_of, judge
+
+CONFIG = Config(models=(ModelConfig("a", "a"), ModelConfig("b", "b")), api=ApiConfig(workers=2))
+PROGRAMS = programs(CONFIG)
+MONITOR, ENGINE_A, ENGINE_B, API_0, API_1 = [program.name for program in PROGRAMS]
+
+
+def in_phase(phase, progress=0.0):
+    page = Page(1, 0, 1, phase, False, 1, 0, 0, 0.0, 0.0, progress=progress)
+    return Sight(1, page, ProgramState("p", 1, LaunchState.RUNNING, 0.0))
+
+
+def held(state, reason="no such file"):
+    return Sight(1, None, ProgramState("p", 1, state, 0.0, reason))
+
+
+READY, PARKED = in_phase(Phase.READY), held(LaunchState.PARKED)
+ALL = {MONITOR: READY, ENGINE_A: READY, ENGINE_B: READY, API_0: READY, API_1: READY}
+
+
+@pytest.mark.parametrize(
+    ("sight", "condition"),
+    [
+        (None, Condition.DOWN),
+        (Sight(1), Condition.STARTING),
+        (in_phase(Phase.LOADING), Condition.STARTING),
+        (in_phase(Phase.STEPPING), Condition.READY),
+        (in_phase(Phase.DRAINING), Condition.STARTING),
+        (held(LaunchState.BACKOFF), Condition.WAITING),
+        (held(LaunchState.PARKED), Condition.PARKED),
+        (held(LaunchState.WAITING), Condition.STARTING),
+    ],
+)
+def test_the_condition_of_a_program(sight, condition):
+    assert condition_of(sight) is condition
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_ready", "text"),
+    [
+        ({}, True, "a serves; b serves"),
+        ({MONITOR: None}, True, "a serves; b serves"),
+        ({ENGINE_B: PARKED}, True, "a serves; b is parked: no such file"),
+        ({ENGINE_A: PARKED, ENGINE_B: PARKED}, True, "a is parked: no such file; b is parked: no such file"),
+        ({ENGINE_B: in_phase(Phase.LOADING, 0.41)}, False, "a serves; b loads, 41%"),
+        ({ENGINE_B: None}, False, "a serves; b is down"),
+        ({ENGINE_B: held(LaunchState.BACKOFF, "died")}, False, "a serves; b is waiting to start: died"),
+        ({API_1: in_phase(Phase.STARTING)}, False, "a serves; b serves; 1 of 2 API workers ready"),
+        ({API_1: PARKED}, True, "a serves; b serves"),
+        ({API_0: PARKED, API_1: PARKED}, False, "a serves; b serves; 0 of 2 API workers ready"),
+    ],
+)
+def test_the_daemon_is_ready_when_every_model_is_settled_and_the_api_is_up(changes, is_ready, text):
+    sights = {name: sight for name, sight in {**ALL, **changes}.items() if sight is not None}
+    readiness = judge(PROGRAMS, sights)
+    assert (readiness.is_ready, readiness.text) == (is_ready, text)
