@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,7 +66,7 @@ class LogFile:
             if not self._open(path):
                 continue
             yield from self._read()
-            if path is not self.path and self._rest:
+            if path != self.path and self._rest:
                 yield from self._lines(b"\n")
 
     def appended(self) -> list[LogLine]:
@@ -134,12 +134,36 @@ def _event_fields(text: str) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) and "event" in fields and "time" in fields else None
 
 
-def log_files(folder: Path, programs: set[str] | None) -> list[LogFile]:
-    """The logs in a folder, of the given programs or of all."""
-    paths = sorted(folder.glob("*.log"))
-    return [LogFile(path) for path in paths if programs is None or path.name.removesuffix(".log") in programs]
+class LogFolder:
+    """All logs in a folder, or those of some programs; closes them when left. A folder may also be missing."""
 
+    def __init__(self, folder: Path, programs: set[str] | None = None) -> None:
+        self._folder = folder
+        self._programs = programs
+        self._files: dict[Path, LogFile] = {}
 
-def merged(files: Iterable[LogFile]) -> Iterator[LogLine]:
-    """The history of all files in the order of time."""
-    return heapq.merge(*(file.history() for file in files))
+    def __enter__(self) -> LogFolder:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._files
+
+    def history(self) -> Iterator[LogLine]:
+        """Everything so far in the order of time."""
+        self._find_files()
+        return heapq.merge(*(file.history() for file in self._files.values()))
+
+    def appended(self) -> list[LogLine]:
+        """What came since the last call, in the order of time, also in files that are new."""
+        self._find_files()
+        return sorted(line for file in self._files.values() for line in file.appended())
+
+    def _find_files(self) -> None:
+        for path in sorted(self._folder.glob("*.log")):
+            if self._programs is None or path.name.removesuffix(".log") in self._programs:
+                self._files.setdefault(path, LogFile(path))

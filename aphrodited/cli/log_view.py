@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from aphrodited.cli.log_files import LogFile, LogFilter, LogLine, log_files, merged
+from aphrodited.cli.log_files import LogFilter, LogFolder, LogLine
 from aphrodited.cli.target import UsageError
 from aphrodited.cli.terminal import complain, local_time, painted, parse_time, printable, wants_colour
 
@@ -37,31 +37,22 @@ def parse_since(text: str, now: datetime | None = None) -> datetime:
 def show_logs(
     folder: Path, programs: set[str] | None, wanted: LogFilter, *, as_json: bool, follow: bool, num_lines: int | None
 ) -> int:
-    files = log_files(folder, programs)
-    if not files and not follow:
-        complain(f"there are no log files in {folder}" + (" of these processes" if programs else ""))
-        return 1
     use_colour = wants_colour(sys.stdout)
-    lines: Iterable[LogLine] = (line for line in merged(files) if wanted.passes(line))
-    if follow and num_lines is None and wanted.since is None:
-        num_lines = FOLLOW_TAIL
-    if num_lines is not None:
-        lines = deque(lines, maxlen=num_lines)
-    for line in lines:
-        _show(line, as_json=as_json, use_colour=use_colour)
-    while follow:
-        sys.stdout.flush()
-        time.sleep(POLL_INTERVAL_S)
-        files += _new_files(folder, programs, files)
-        for line in sorted(line for file in files for line in file.appended()):
-            if wanted.passes(line):
+    with LogFolder(folder, programs) as logs:
+        lines: Iterable[LogLine] = filter(wanted.passes, logs.history())
+        if logs.is_empty and not follow:
+            complain(f"there are no log files in {folder}" + (" of these processes" if programs else ""))
+            return 1
+        if follow and num_lines is None and wanted.since is None:
+            num_lines = FOLLOW_TAIL
+        for line in lines if num_lines is None else deque(lines, maxlen=num_lines):
+            _show(line, as_json=as_json, use_colour=use_colour)
+        while follow:
+            sys.stdout.flush()
+            time.sleep(POLL_INTERVAL_S)
+            for line in filter(wanted.passes, logs.appended()):
                 _show(line, as_json=as_json, use_colour=use_colour)
     return 0
-
-
-def _new_files(folder: Path, programs: set[str] | None, known: list[LogFile]) -> list[LogFile]:
-    paths = {file.path for file in known}
-    return [file for file in log_files(folder, programs) if file.path not in paths]
 
 
 def _show(line: LogLine, *, as_json: bool, use_colour: bool) -> None:
