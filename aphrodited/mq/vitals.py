@@ -8,7 +8,8 @@ does not.
     a step begins                   phase STEPPING and the standstill this batch may have
     inside a step                   a tick
     idle                            a tick each second
-    leaving, failing                phase DRAINING, FAILED with the cause
+    leaving                         phase DRAINING, within steps too
+    failing                         phase FAILED with the cause
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Vitals:
     def _step_begins(self, plan: StepPlan) -> None:
         self._plan = plan
         self._step_began_at_s = self._clock()
-        self._page.update(phase=Phase.STEPPING, has_work=True, allowance_s=self._pace.allowance_s(plan))
+        phase = Phase.STEPPING if self._between_steps is Phase.READY else self._between_steps
+        self._page.update(phase=phase, has_work=True, allowance_s=self._pace.allowance_s(plan))
 
     def step_ended(self) -> None:
         if self._plan is not None:
