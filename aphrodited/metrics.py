@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -116,6 +117,10 @@ def _count_into(metrics_dir: Path | None, program: str) -> None:
 def _drop_if_damaged(path: Path) -> None:
     """Counting again from zero is better than a worker that cannot start."""
     try:
+        with open(path, "rb") as file:
+            num_used = int.from_bytes(file.read(4), sys.byteorder, signed=True)
+        if not 0 <= num_used <= path.stat().st_size:
+            raise ValueError(num_used)
         for _ in MmapedDict.read_all_values_from_file(path):  # type: ignore[no-untyped-call]
             pass
     except (RuntimeError, ValueError, struct.error):
