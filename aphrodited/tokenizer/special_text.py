@@ -3,7 +3,8 @@
 A caller's text is masked before it goes through the template: the first character of everything in it that
 spells a special token is replaced by a character that nothing else uses. What spells a special token afterwards
 was written by the template. A special token that only comes about where a caller's text meets other text
-("<|im_" + "end|>") is prevented by masking its beginnings at the end of a text, and its ends at the start.
+("<|im_" + "end|>") is prevented by masking its beginnings at the end of a text, and its ends at the start. One
+that a template writes around a text ("<|" + role + "|>") is the template's.
 
 Knows no template and no token ids.
 """
@@ -35,11 +36,13 @@ class SpecialText:
         """Plain text and special texts in turns: the even places are plain, the odd ones special."""
         return self._whole.split(text) if self._whole else [text]
 
-    def places(self, text: str) -> set[int]:
-        """Which characters to mask so that no special token can begin or be completed in `text`."""
-        if self._begun is None:
-            return set()
-        places = {match.start() for match in self._begun.finditer(text)}
+    def whole_places(self, text: str) -> set[int]:
+        """Where special tokens begin in `text`."""
+        return {match.start() for match in self._begun.finditer(text)} if self._begun else set()
+
+    def edge_places(self, text: str) -> set[int]:
+        """Which characters at its ends, blanks aside, would help what stands around `text` to a special token."""
+        places: set[int] = set()
         last, first = len(text.rstrip()), len(text) - len(text.lstrip())
         for length in range(1, min(self._longest, last - first + 1)):
             if text[last - length : last] in self._prefixes:
@@ -63,12 +66,13 @@ class Mask:
         return bool(self._stand_ins)
 
     def hide(self, value: Any) -> Any:
-        """The same structure with every string in it masked."""
+        """The same structure with every string in it masked. (Of keys, which templates go by, not the edges.)"""
         match value:
             case str():
-                return self._hide_text(value)
+                places = self._special.whole_places(value) | self._special.edge_places(value)
+                return self._replace(value, places)
             case dict():
-                return {self.hide(key): self.hide(item) for key, item in value.items()}
+                return {self._hide_key(key): self.hide(item) for key, item in value.items()}
             case list() | tuple():
                 return [self.hide(item) for item in value]
             case _:
@@ -85,8 +89,10 @@ class Mask:
             raise RequestError("the messages use every private-use character there is", param="messages")
         return mark
 
-    def _hide_text(self, text: str) -> str:
-        places = self._special.places(text)
+    def _hide_key(self, key: Any) -> Any:
+        return self._replace(key, self._special.whole_places(key)) if isinstance(key, str) else key
+
+    def _replace(self, text: str, places: set[int]) -> str:
         if not places:
             return text
         characters = list(text)
