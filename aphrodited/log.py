@@ -5,9 +5,9 @@ writing, from a bounded queue: a reader that stalls costs events, which are coun
 time. Knows no files and no rotation: whoever started the process owns its stderr.
 
     log = get_logger()
-    log.info("engine_died", pid=4711, signal="SIGKILL")        noun_verb in the past, details as fields
+    log.info("engine_died", process_pid=4711, signal="SIGKILL")    noun_verb in the past, details as fields
 
-Before `configure_logging`, warnings and worse are written at once, as a library should.
+A field that every line has (pid, model, generation) speaks of the writer unless an event gives its own. Before `configure_logging`, warnings and worse are written at once, as a library should.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Event = MutableMapping[str, Any]
 
 
 def get_logger() -> Any:
-    """A structlog logger. Events are `noun_verb` in the past, with fields: log.info("engine_died", pid=1)."""
+    """A structlog logger. Events are `noun_verb` in the past, with fields: log.info("model_loaded", path=path)."""
     return structlog.get_logger()
 
 

@@ -131,12 +131,11 @@ def _logs(target: Target, arguments: argparse.Namespace) -> int:
     from aphrodited.cli.log_files import LogFilter
     from aphrodited.cli.log_view import parse_since, show_logs
 
-    names = {program.name for program in target.programs(arguments.roles)} if arguments.roles else None
     since = parse_since(arguments.since) if arguments.since else None
     wanted = LogFilter(since, arguments.level, arguments.request)
     return show_logs(
         target.paths.log_dir,
-        names,
+        target.log_names(arguments.roles),
         wanted,
         as_json=arguments.json,
         follow=arguments.follow,

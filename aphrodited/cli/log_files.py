@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from typing import Any, BinaryIO
 from aphrodited.cli.terminal import parse_time
 
 MAX_LINE = 64 * 1024  # bytes of one line kept; ours are far shorter
+_PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")  # as the supervisor's own log has it
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
@@ -119,8 +121,8 @@ class LogFile:
 
     def _line(self, text: str) -> LogLine:
         fields = _event_fields(text)
-        if fields is not None:
-            self._time = parse_time(str(fields["time"])) or self._time
+        stamp = str(fields["time"]) if fields is not None else text[:23] if _PLAIN_TIME.match(text) else ""
+        self._time = (parse_time(stamp, local=fields is None) if stamp else None) or self._time
         return LogLine(self._time, self.program, text, fields)
 
 

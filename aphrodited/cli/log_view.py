@@ -21,7 +21,7 @@ FOLLOW_TAIL = 20  # lines shown before following, unless asked otherwise
 _AGE = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _COLOURS = {"debug": "dim", "warning": "yellow", "error": "red", "critical": "red"}
-_ON_EVERY_LINE = {"time", "level", "event", "role", "program", "monotonic_s", "model", "generation", "exception"}
+_NOT_REPEATED = {"time", "level", "event", "role", "program", "pid", "monotonic_s", "model", "generation", "exception"}
 
 
 def parse_since(text: str, now: datetime | None = None) -> datetime:
@@ -85,7 +85,7 @@ def render_line(line: LogLine, *, use_colour: bool) -> str:
 
 
 def _details(fields: dict[str, object]) -> dict[str, object]:
-    return {key: value for key, value in fields.items() if key not in _ON_EVERY_LINE and value is not None}
+    return {key: value for key, value in fields.items() if key not in _NOT_REPEATED and value is not None}
 
 
 def _value(value: object) -> str:

@@ -19,6 +19,7 @@ from aphrodited.health.programs import Program, programs, select_programs
 from aphrodited.paths import DaemonPaths
 
 DEFAULT_CONFIG = Path("/etc/aphrodited/aphrodited.yaml")
+SUPERVISOR = "supervisor"
 CONFIG_VARIABLE = "APHRODITED_CONFIG"
 
 
@@ -60,6 +61,12 @@ class Target:
             chosen |= {program.name: program for program in matches}
         return list(chosen.values())
 
+    def log_names(self, words: list[str]) -> set[str] | None:
+        """The names of the logs that the words mean; None for no word: every log there is."""
+        others = [word for word in words if word != SUPERVISOR]
+        names = {program.name for program in self.programs(others)} if others else set()
+        return names | ({SUPERVISOR} if SUPERVISOR in words else set()) if words else None
+
 
 def find_target(config_path: Path | None) -> Target:
     """The daemon of that file, of $APHRODITED_CONFIG, or of the default file. Raises ConfigError."""
@@ -69,4 +76,4 @@ def find_target(config_path: Path | None) -> Target:
 
 def names_supervisor(words: list[str]) -> bool:
     """Whether a command is about the daemon itself."""
-    return words == ["supervisor"]
+    return words == [SUPERVISOR]

@@ -62,13 +62,13 @@ def local_time(instant: datetime) -> str:
     return instant.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def parse_time(text: str) -> datetime | None:
-    """An RFC 3339 time; None if it is not one. Without an offset it counts as UTC."""
+def parse_time(text: str, *, local: bool = False) -> datetime | None:
+    """An RFC 3339 time; None if it is not one. Without an offset it counts as UTC, or as this host's time."""
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    return instant if instant.tzinfo else instant.astimezone() if local else instant.replace(tzinfo=UTC)
 
 
 def complain(message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,6 +37,17 @@ def test_lines_without_a_time_stay_behind_their_event(tmp_path: Path) -> None:
     (tmp_path / "b.log").write_text(event(2, "b2"))
     lines = history(tmp_path)
     assert texts(lines) == ["raw start", "a1", "Fatal Python error", "  stack", "b2", "a4"]
+
+
+def test_the_supervisors_own_lines_take_their_place_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Etc/GMT-2")
+    time.tzset()
+    (tmp_path / "supervisor.log").write_text("2026-01-01 02:00:03,123 INFO spawned: 'api-0' with pid 7\n")
+    (tmp_path / "a.log").write_text(event(2, "a2") + event(4, "a4"))
+    lines = history(tmp_path)
+    monkeypatch.undo()
+    time.tzset()
+    assert [line.program for line in lines] == ["a", "supervisor", "a"]
 
 
 def test_rotated_files_come_first_the_oldest_before_the_newer(tmp_path: Path) -> None:

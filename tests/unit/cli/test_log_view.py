@@ -43,8 +43,8 @@ def event(**fields: object) -> LogLine:
 
 
 def test_an_event_is_one_line_with_its_details() -> None:
-    line = render_line(event(pid=7, cause="out of memory", role="monitor", empty="", nothing=None), use_colour=False)
-    assert line.endswith('monitor            warning  engine_died pid=7 cause="out of memory" empty=""')
+    line = render_line(event(pid=7, process_pid=8, cause="out of memory", role="monitor", empty="", nothing=None), use_colour=False)
+    assert line.endswith('monitor            warning  engine_died process_pid=8 cause="out of memory" empty=""')
 
 
 def test_a_traceback_gets_lines_of_its_own() -> None:
