@@ -16,13 +16,14 @@ from pathlib import Path
 import aphrodited
 from aphrodited.cli.target import (
     CONFIG_VARIABLE,
-    DEFAULT_CONFIG,
     Target,
     UsageError,
+    config_path,
     find_target,
     names_supervisor,
 )
 from aphrodited.cli.terminal import complain
+from aphrodited.config.directories import SYSTEM_CONFIG
 from aphrodited.errors import EXIT_CONFIG, EXIT_OK, AphroditeError, ConfigError
 
 EXIT_FAILED = 1
@@ -82,7 +83,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from aphrodited.config.checks import find_warnings
     from aphrodited.config.loader import load_config
 
-    path = arguments.config or Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
+    path = config_path(arguments.config)
     config = load_config(path)
     for warning in find_warnings(config):
         complain(f"warning: {warning}")
@@ -157,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="aphroditectl", description="Ask and steer an aphrodited daemon.")
     parser.add_argument("--version", action="version", version=f"aphroditectl {aphrodited.__version__}")
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help=f"the daemon's file (default ${CONFIG_VARIABLE}, else {DEFAULT_CONFIG})"
+        "--config", type=Path, metavar="FILE", help=f"the daemon's file (default ${CONFIG_VARIABLE}, else {SYSTEM_CONFIG})"
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from aphrodited.config.directories import SYSTEM_CONFIG
 from aphrodited.config.loader import find_paths, load_config, read_effective
 from aphrodited.config.schema import Config
 from aphrodited.errors import AphroditeError
@@ -18,7 +19,6 @@ from aphrodited.health.probes import lock_holder
 from aphrodited.health.programs import Program, programs, select_programs
 from aphrodited.paths import DaemonPaths
 
-DEFAULT_CONFIG = Path("/etc/aphrodited/aphrodited.yaml")
 SUPERVISOR = "supervisor"
 CONFIG_VARIABLE = "APHRODITED_CONFIG"
 
@@ -68,9 +68,14 @@ class Target:
         return names | ({SUPERVISOR} if SUPERVISOR in words else set()) if words else None
 
 
-def find_target(config_path: Path | None) -> Target:
-    """The daemon of that file, of $APHRODITED_CONFIG, or of the default file. Raises ConfigError."""
-    path = config_path or Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
+def config_path(given: Path | None) -> Path:
+    """That file, or $APHRODITED_CONFIG, or the system's."""
+    return given or Path(os.environ.get(CONFIG_VARIABLE) or SYSTEM_CONFIG)
+
+
+def find_target(given: Path | None) -> Target:
+    """The daemon of a configuration file. Raises ConfigError."""
+    path = config_path(given)
     return Target(path, find_paths(path))
 
 

@@ -18,6 +18,15 @@ import msgspec
 from aphrodited.config.schema import Config, PathsConfig
 from aphrodited.paths import DaemonPaths
 
+SYSTEM_CONFIG = Path("/etc/aphrodited/config.yaml")
+"""The file of the system's own daemon. Its directories are known, so that a shell finds what a unit started."""
+
+_SYSTEM_DIRECTORIES = {
+    "runtime_dir": "/run/aphrodited",
+    "state_dir": "/var/lib/aphrodited",
+    "log_dir": "/var/log/aphrodited",
+}
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _CREDENTIAL = re.compile(r"credential:([A-Za-z0-9._-]+)")
 
@@ -71,7 +80,9 @@ def with_directories(
     def choose(key: str, value: str | None, variable: str, default: Callable[[], str]) -> str:
         if value is not None:
             return _absolute(value, folder_of(f"paths.{key}"))
-        return environment.get(variable, "").split(":")[0] or default()
+        if chosen := environment.get(variable, "").split(":")[0]:
+            return chosen
+        return _SYSTEM_DIRECTORIES[key] if canonical(path) == SYSTEM_CONFIG else default()
 
     state_dir = choose(
         "state_dir", given.state_dir, "STATE_DIRECTORY", lambda: str(_state_home(environment) / name)

@@ -208,14 +208,14 @@ class LoggingConfig(msgspec.Struct, frozen=True):
 
 
 class PathsConfig(msgspec.Struct, frozen=True):
-    """Directories, made on start if missing. Relative ones start at this file."""
+    """Directories, made on start if missing. /etc/aphrodited/config.yaml has /run, /var/lib and /var/log/aphrodited."""
 
     runtime_dir: Annotated[
-        str | None, doc("Sockets and pages; default $RUNTIME_DIRECTORY, else $XDG_RUNTIME_DIR or /tmp, with a name made from this file's path.", apply="daemon", kind="path")
+        str | None, doc("Sockets and pages; by itself $RUNTIME_DIRECTORY, else $XDG_RUNTIME_DIR or /tmp with a name made from this file's path.", apply="daemon", kind="path")
     ] = None
-    log_dir: Annotated[str | None, doc("Log files; default $LOGS_DIRECTORY, else log under state_dir.", apply="daemon", kind="path")] = None
+    log_dir: Annotated[str | None, doc("Log files; by itself $LOGS_DIRECTORY, else log under state_dir.", apply="daemon", kind="path")] = None
     state_dir: Annotated[
-        str | None, doc("What outlives a restart; default $STATE_DIRECTORY, else $XDG_STATE_HOME or ~/.local/state, with a name made from this file's path.", apply="daemon", kind="path")
+        str | None, doc("What outlives a restart; by itself $STATE_DIRECTORY, else $XDG_STATE_HOME or ~/.local/state with a name made from this file's path.", apply="daemon", kind="path")
     ] = None
 
 

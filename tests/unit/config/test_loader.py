@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from aphrodited.config.directories import SYSTEM_CONFIG, with_directories
 from aphrodited.config.loader import (
     daemon_paths,
     find_paths,
@@ -17,7 +18,7 @@ from aphrodited.config.loader import (
     read_effective,
     write_effective,
 )
-from aphrodited.config.schema import Config
+from aphrodited.config.schema import Config, PathsConfig
 from aphrodited.errors import ConfigError
 from aphrodited.paths import model_folder
 
@@ -431,6 +432,11 @@ def test_directories_come_from_the_environment_unless_given(
     ]
     given = load_config(write(MINIMAL + "paths: {runtime_dir: r, log_dir: l, state_dir: s}\n"))
     assert daemon_paths(given).runtime_dir == tmp_path / "r"
+
+
+def test_the_systems_own_file_has_the_systems_directories() -> None:
+    paths = with_directories(PathsConfig(), SYSTEM_CONFIG, lambda _key: Path("/"), {})
+    assert paths == PathsConfig("/run/aphrodited", "/var/log/aphrodited", "/var/lib/aphrodited")
 
 
 def test_a_runtime_directory_too_long_for_sockets_is_refused(write: Write) -> None:
