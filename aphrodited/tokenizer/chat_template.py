@@ -87,7 +87,7 @@ class ChatTemplate:
         if name not in self._compiled:
             try:
                 self._compiled[name] = self._sandbox.from_string(sources[name])
-            except TemplateError as error:
+            except (TemplateError, SyntaxError, RecursionError) as error:  # the last two: nested too deeply
                 raise _template_error(f"is not valid jinja: {error}") from error
         return self._compiled[name]
 

@@ -22,6 +22,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from aphrodited.errors import ModelLoadError
 
+_MAX_ID = 2**32 - 1  # what the library takes
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -49,7 +50,7 @@ class TokenBytes:
         known = self._known.get(token_id)
         if known is not None:
             return known
-        token = self._fast.id_to_token(token_id) if token_id >= 0 else None
+        token = self._fast.id_to_token(token_id) if 0 <= token_id <= _MAX_ID else None
         if token is None:
             return b""
         self._known[token_id] = value = self._bytes_of(token_id, token)

@@ -75,6 +75,8 @@ def test_continuing_does_not_change_the_callers_messages() -> None:
     [
         ({}, {}, "has no chat template"),
         ("{% for %}", {}, "chat template is not valid jinja"),
+        ("{{ " + "(" * 5000 + ")" * 5000 + " }}", {}, "chat template is not valid jinja"),
+        ("{% for a in [1] %}" * 60 + "{% endfor %}" * 60, {}, "chat template is not valid jinja"),
         ("{{ raise_exception('roles must alternate') }}", {}, "refused the messages: roles must alternate"),
         ("{{ messages[0].nothing.here }}", {}, "failed on these messages: .*has no attribute 'nothing'"),
         ("{{ 'a' + 1 }}", {}, "failed on these messages"),
