@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import zmq
 from aphrodited.config.schema import MqConfig
 from aphrodited.interfaces import ModelFacts
 from aphrodited.mq.codec import decode_data_request, decode_input, decode_way, encode
-from aphrodited.mq.endpoints import promote
+from aphrodited.mq.endpoints import Generation, promote
 from aphrodited.mq.messages import (
     NUMBER_BITS,
     PROTOCOL_VERSION,
@@ -53,9 +54,10 @@ def token(number: int, token_id: int, finish_reason: FinishReason | None = None,
 class ScriptedEngine:
     """Attaches whoever asks; everything else a test does by hand."""
 
-    def __init__(self, sockets: EngineSockets, generation: int) -> None:
+    def __init__(self, sockets: EngineSockets, generation: Generation) -> None:
         self.sockets = sockets
-        self.generation = generation
+        self.generation = generation.number
+        self._lock_fd = generation._lock_fd
         self.protocol_version = PROTOCOL_VERSION
         self.answers_hello = True
         self.received: list[InputMessage] = []
@@ -76,6 +78,10 @@ class ScriptedEngine:
 
     def send(self, message: OutputMessage, client: str | None = None) -> None:
         self.sockets.output.send_multipart([(client or self.attached[-1]).encode(), encode(message)])
+
+    def hand_over(self) -> None:
+        """Give up the right to serve, and go on with what there is."""
+        fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
 
     async def next_submit(self) -> Submit:
         while True:
@@ -117,7 +123,7 @@ def scripted_engine(paths: ModelPaths, config: MqConfig | None = None) -> Iterat
     sockets = EngineSockets(generation, config or MqConfig())
     for socket in (sockets.input, sockets.output, sockets.data):
         socket.setsockopt(zmq.LINGER, 0)
-    engine = ScriptedEngine(sockets, generation.number)
+    engine = ScriptedEngine(sockets, generation)
     task = asyncio.get_running_loop().create_task(engine.serve())
     generation.announce()
     try:
