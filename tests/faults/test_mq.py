@@ -238,7 +238,7 @@ async def test_a_killed_client_frees_its_sequences_within_a_second(engine: Engin
 
 
 async def test_a_stopped_client_is_dropped_and_told_so() -> None:
-    with engine_process(mq=MqConfig(output_hwm=16)) as engine:
+    with engine_process(step_s=0.005, mq=MqConfig(output_hwm=16)) as engine:
         engine.start_and_wait()
         client = make_client(engine.model_paths)
         other = await asyncio.to_thread(spawn_client, engine, 4)
