@@ -44,6 +44,9 @@ _PAGE_COUNTERS = {
     "num_finished": "Finished requests, answers or rounds of this life of the process.",
 }
 
+_OF_ENGINES = {"generation", "progress", "num_steps", "num_blocks_used", "num_blocks_total", "num_prompt_tokens",
+               "num_generated_tokens", "num_preemptions"}  # fmt: skip
+
 
 class ApiMetrics:
     """The counters and histograms of one API worker.
@@ -150,5 +153,7 @@ class _PageCollector(Collector):
             for name, text in kinds.items():
                 metric = family(f"aphrodited_process_{name.removeprefix('num_')}", text, labels=["program"])
                 for program, page in self._pages.items():
+                    if name in _OF_ENGINES and not page.generation:
+                        continue
                     metric.add_metric([program], getattr(page, name))
                 yield metric

@@ -16,10 +16,10 @@ from aphrodited.api.health_routes import add_health_routes
 from aphrodited.api.middleware import (
     Traffic,
     accounts,
+    add_headers,
     errors_as_json,
     keys_required,
     request_ids,
-    send_request_id,
 )
 from aphrodited.api.model_routes import get_model, list_models
 from aphrodited.api.served_model import ServedModel
@@ -47,7 +47,7 @@ def create_app(
     if keys is not None:
         middlewares.append(keys_required(keys))
     app = web.Application(middlewares=middlewares, client_max_size=api.max_body_size)
-    app.on_response_prepare.append(send_request_id)
+    app.on_response_prepare.append(add_headers)
     generator = Generator(admission, metrics, api.keepalive_s, stall_timeout_s)
     app[CONTEXT] = Context(models, api, admission, generator, traffic, render_metrics)
     _add_routes(app)

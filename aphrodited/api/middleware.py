@@ -37,11 +37,17 @@ def request_ids() -> Middleware:
     return middleware
 
 
-async def send_request_id(request: web.Request, response: web.StreamResponse) -> None:
-    """An on_response_prepare signal, so that streams have the id too."""
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """An on_response_prepare signal, so that streams have them too."""
     notes = request[NOTES]
     notes.headers_sent = True
-    response.headers[REQUEST_ID] = notes.request_id
+    identify(response, notes.request_id)
+
+
+def identify(response: web.StreamResponse, request_id: str) -> None:
+    """Say which request this answers and what server answers, without the versions of its parts."""
+    response.headers[REQUEST_ID] = request_id
+    response.headers["Server"] = "aphrodited"
 
 
 class Traffic:

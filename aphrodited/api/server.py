@@ -13,7 +13,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from aphrodited.api.error_responses import ErrorAnswer
 from aphrodited.api.listener import Listener
-from aphrodited.api.middleware import REQUEST_ID
+from aphrodited.api.middleware import identify
 from aphrodited.api.notes import new_request_id
 from aphrodited.log import get_logger
 
@@ -42,7 +42,7 @@ class HttpProtocol(RequestHandler):
         else:
             answer = ErrorAnswer(status, "invalid_request_error", "The bytes received are not a valid HTTP request")
         response = answer.response()
-        response.headers[REQUEST_ID] = request_id
+        identify(response, request_id)
         response.force_close()
         return response
 
