@@ -23,7 +23,7 @@ import msgspec
 
 from aphrodited import __version__
 from aphrodited.config.checks import find_warnings
-from aphrodited.config.loader import LoadedConfig, daemon_paths, load, write_effective
+from aphrodited.config.loader import daemon_paths, load, write_effective
 from aphrodited.config.schema import Config
 from aphrodited.errors import EXIT_CONFIG, EXIT_ENGINE_FAILED, EXIT_OK, EXIT_TEMPORARY, ConfigError
 from aphrodited.paths import DaemonPaths
@@ -61,6 +61,8 @@ def main(argv: Sequence[str] | None = None, *, launcher_module: str = LAUNCHER_M
             print(f"{options.config}: no problems found")
             return EXIT_OK
         if options.show_config:
+            from aphrodited.config.show import show_config
+
             print(show_config(loaded))
             return EXIT_OK
         return run(loaded.config, announce, launcher_module)
@@ -101,14 +103,14 @@ def run(config: Config, announce: Announcer, launcher_module: str = LAUNCHER_MOD
 
 def _supervise(config: Config, paths: DaemonPaths, announce: Announcer) -> int:
     """Start everything and return when everything has ended."""
-    from supervisor import supervisord
+    from aphrodited.supervision.supervise import supervise
 
     names = ", ".join(model.name for model in config.models)
     url = url_of(config.api.host, config.api.port)
     announce(f"version {__version__}, pid {os.getpid()}: starting {names} on {url}; logs in {paths.log_dir}")
     try:
-        supervisord.main(["-n", "-c", str(paths.supervisord_conf)])
-    except SystemExit as error:  # Supervisor's way to say that it could not start
+        supervise(paths.supervisord_conf)
+    except SystemExit as error:
         announce(f"the supervisor could not start (exit code {error.code}); see above and {paths.log_dir}")
         return EXIT_ENGINE_FAILED
     announce("stopped")
@@ -127,22 +129,6 @@ def _with_address(config: Config, listener: socket.socket, adopted: bool) -> Con
 def _say_warnings(config: Config, announce: Announcer) -> None:
     for warning in find_warnings(config):
         announce(f"warning: {warning}")
-
-
-def show_config(loaded: LoadedConfig) -> str:
-    """Every value in force, one a line, with the place it comes from."""
-    lines = []
-    for key, value in _leaves(msgspec.to_builtins(loaded.config), ""):
-        lines.append(f"{key} = {msgspec.json.encode(value).decode()}  # {loaded.origins.get(key, 'default')}")
-    return "\n".join(lines)
-
-
-def _leaves(value: object, key: str) -> list[tuple[str, object]]:
-    if isinstance(value, dict) and value:
-        return [leaf for name, part in value.items() for leaf in _leaves(part, f"{key}.{name}" if key else name)]
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return [leaf for index, part in enumerate(value) for leaf in _leaves(part, f"{key}[{index}]")]
-    return [(key, value)]
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
