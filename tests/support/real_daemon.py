@@ -165,6 +165,7 @@ class Stream:
 
     @property
     def num_tokens(self) -> int:
+        """Events with text so far: at least one token each."""
         return sum(1 for _, line in self.lines if line.startswith("data: {") and '"choices"' in line)
 
     @property
