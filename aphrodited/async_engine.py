@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import itertools
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +20,13 @@ from pathlib import Path
 from typing import Self
 
 from aphrodited.config.schema import ModelConfig
-from aphrodited.errors import EngineError, MQClientClosedError, MQEngineDeadError, QueueFullError, RequestError
+from aphrodited.errors import (
+    EngineError,
+    MQClientClosedError,
+    MQEngineDeadError,
+    QueueFullError,
+    RequestError,
+)
 from aphrodited.interfaces import EngineBackend, EngineStats, ModelFacts, PromptInput
 from aphrodited.log import get_logger
 from aphrodited.outputs import FinishReason, RequestOutput, TokenOutput
@@ -54,11 +61,14 @@ class AsyncAphrodite:
         self._closed = False
 
     @classmethod
-    def from_engine_args(cls, engine_args: ModelConfig, *, cache_dir: Path = Path(".cache")) -> Self:
+    def from_engine_args(cls, engine_args: ModelConfig, *, cache_dir: Path | None = None) -> Self:
         """Load the configured model, with its tokenizer if it has one (the null backend needs none).
 
-        cache_dir: for files that can be made again.  Raises ConfigError, ModelLoadError.
+        cache_dir: for files that can be made again, by default aphrodited's folder in $XDG_CACHE_HOME or ~/.cache.
+        Raises ConfigError, ModelLoadError.
         """
+        if cache_dir is None:
+            cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "aphrodited"
         # By name, as the root package finds its public names: whoever hands in a backend needs no engine package.
         factory = importlib.import_module("aphrodited.engine.factory")
         backend = factory.create_backend(engine_args, cache_dir, lambda progress, what: None)
@@ -77,7 +87,7 @@ class AsyncAphrodite:
 
     @property
     def dead_error(self) -> BaseException:
-        return self._dead_error or MQClientClosedError("this engine is not dead")
+        return self._dead_error or EngineError("this engine is not dead")
 
     @property
     def facts(self) -> ModelFacts | None:

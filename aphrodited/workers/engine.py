@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -69,6 +70,8 @@ def serve(config: Config, paths: DaemonPaths, model: ModelConfig, page: PageWrit
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         page.update(progress=1.0, message="")
+        gc.collect()
+        gc.freeze()  # what loading made stays: no collection during a step walks over it
         engine.run()
 
 

@@ -75,11 +75,7 @@ def params(max_tokens: int = 5) -> SamplingParams:
 
 
 async def last_of(answers: AsyncIterator[RequestOutput]) -> RequestOutput:
-    last = None
-    async for last in answers:
-        pass
-    assert last is not None
-    return last
+    return [answer async for answer in answers][-1]
 
 
 async def until_running(client: MQAphroditeEngineClient, expected: int) -> None:

@@ -14,7 +14,14 @@ import pytest
 import zmq
 
 from aphrodited import MQAphroditeEngineClient, MQClientClosedError, MQEngineDeadError, SamplingParams
-from aphrodited.errors import EXIT_CONFIG, EXIT_OK, EXIT_TEMPORARY, EngineError, EngineStartingError, RequestError
+from aphrodited.errors import (
+    EXIT_CONFIG,
+    EXIT_OK,
+    EXIT_TEMPORARY,
+    EngineError,
+    EngineStartingError,
+    RequestError,
+)
 from aphrodited.interfaces import EngineClient
 from aphrodited.mq.client import MqClientConfig
 from aphrodited.mq.codec import decode_heartbeat
@@ -58,11 +65,7 @@ async def until_running(client: MQAphroditeEngineClient, expected: int) -> None:
 
 
 async def last_of(answers: AsyncIterator[RequestOutput]) -> RequestOutput:
-    last = None
-    async for last in answers:
-        pass
-    assert last is not None
-    return last
+    return [answer async for answer in answers][-1]
 
 
 async def test_a_request_is_answered_token_by_token(client: MQAphroditeEngineClient) -> None:

@@ -82,9 +82,16 @@ class EngineProcess:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def page(self) -> Page:
-        page = read_page(self.paths.page(self.program))
-        assert page is not None
-        return page
+        """Read again if it was torn: on a busy machine its writer may pause in the middle of a write."""
+        pages: list[Page] = []
+
+        def read() -> bool:
+            page = read_page(self.paths.page(self.program))
+            pages.extend([page] if page is not None else [])
+            return bool(pages)
+
+        wait_blocking(read)
+        return pages[0]
 
     def configure_model(self, **changes: object) -> None:
         """For the next start."""

@@ -28,11 +28,7 @@ async def engine() -> AsyncIterator[AsyncAphrodite]:
 
 
 async def last_of(answers: AsyncIterator[RequestOutput]) -> RequestOutput:
-    last = None
-    async for last in answers:
-        pass
-    assert last is not None
-    return last
+    return [answer async for answer in answers][-1]
 
 
 async def test_requests_are_answered_side_by_side(engine: AsyncAphrodite) -> None:
