@@ -4,7 +4,14 @@ import pytest
 
 from aphrodited.config.schema import ModelConfig
 from aphrodited.engine.factory import create_backend
-from aphrodited.engine.null_backend import DEFAULT_VOCAB_SIZE, Drill, DrillError, NullModel, NullRunner, create_null_backend
+from aphrodited.engine.null_backend import (
+    DEFAULT_VOCAB_SIZE,
+    Drill,
+    DrillError,
+    NullModel,
+    NullRunner,
+    create_null_backend,
+)
 from aphrodited.errors import ModelLoadError
 from aphrodited.outputs import FinishReason
 from aphrodited.request import GenerateRequest

@@ -5,13 +5,15 @@ from collections import Counter
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from scheduler_rig import Rig
 
 from aphrodited.engine.sequence import SequenceStatus
 from aphrodited.errors import ContextLengthError, QueueFullError
+from tests.support.scheduler_rig import Rig
 
 # A tiny alphabet and a tiny pool: shared prefixes, preemption and reuse of blocks are the rule.
-PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=24)
+PROMPTS = st.one_of(
+    st.lists(st.integers(1, 2), min_size=1, max_size=24), st.integers(1, 24).map(lambda length: [1] * length)
+)
 
 
 class SchedulerHistory(RuleBasedStateMachine):
@@ -59,7 +61,11 @@ class SchedulerHistory(RuleBasedStateMachine):
         if self.unfinished():
             self.rig.memory.fails.add(data.draw(st.sampled_from(sorted(self.unfinished()))))
 
-    @rule()
+    @rule(count=st.integers(1, 5))
+    def steps(self, count):
+        for _ in range(count):
+            self.step()
+
     def step(self):
         batch, outputs = self.rig.step()
         assert batch.num_tokens == sum(entry.num_tokens for entry in batch.entries)

@@ -1,0 +1,142 @@
+"""The real engine over tiny models: whatever happens to a request on its way, its tokens are the same bits."""
+
+import random
+from functools import partial
+
+import pytest
+import torch
+
+from aphrodited.config.schema import EngineConfig, ModelConfig
+from aphrodited.engine.factory import create_backend
+from aphrodited.engine.kv_cache_pool import kv_block_bytes
+from aphrodited.errors import ModelLoadError
+from aphrodited.request import GenerateRequest
+from aphrodited.sampling_params import SamplingParams
+from tests.support.engine_runs import engine_of, load
+from tests.support.tiny_models import VOCAB_SIZE, write_tiny_llama_dir, write_tiny_neox_dir
+
+NUM_REQUESTS = 10
+BLOCK_SIZE = 4  # small, so that sequences often need another block
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Threads of tiny products spend their time waiting for each other, on a busy machine most of it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", params=[write_tiny_llama_dir, write_tiny_neox_dir], ids=["llama", "gpt-neox"])
+def path(request, tmp_path_factory):
+    return request.param(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def model(path):
+    return load(path)
+
+
+@pytest.fixture
+def create(model):
+    return partial(engine_of, model, block_size=BLOCK_SIZE)
+
+
+def requests():
+    """Prompts that share beginnings, every kind of sampling, logprobs to compare with."""
+    chooser = random.Random(11)
+    beginning = [chooser.randrange(VOCAB_SIZE) for _ in range(40)]
+    made = []
+    for i in range(NUM_REQUESTS):
+        prompt = beginning[: chooser.choice([0, 16, 40])] + [
+            chooser.randrange(VOCAB_SIZE) for _ in range(chooser.randrange(1, 30))
+        ]
+        params = SamplingParams(
+            temperature=chooser.choice([0.0, 0.7, 1.5]),
+            top_k=chooser.choice([0, 20]),
+            top_p=chooser.choice([1.0, 0.9]),
+            min_p=chooser.choice([0.0, 0.02]),
+            seed=i,
+            max_tokens=25,
+            min_tokens=chooser.choice([0, 25]),
+            stop_token_ids=(5, 6),
+            logprobs=3,
+        )
+        made.append(GenerateRequest(str(i), prompt, params, priority=chooser.choice([0, 1])))
+    return made
+
+
+def run(engine, some):
+    """Token ids and exact logprobs of each request."""
+    for key, request in enumerate(some):
+        engine.add_request(key, request)
+    answers = [[] for _ in some]
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            answers[output.key] += zip(output.token_ids, output.logprobs, strict=True)
+    return answers
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    """Each request alone, nothing cached."""
+    engine = engine_of(model, block_size=BLOCK_SIZE, enable_prefix_caching=False)
+    return [run(engine, [request])[0] for request in requests()]
+
+
+def test_batched_equals_alone(create, expected):
+    assert run(create(), requests()) == expected
+
+
+def test_chunked_equals_whole(create, expected):
+    assert run(create(max_num_batched_tokens=16), requests()) == expected
+
+
+def test_preempted_equals_not_preempted(create, expected, model):
+    # 34 blocks: one sequence at its longest has 32
+    engine = create(kv_cache_memory=34 * kv_block_bytes(model.config, BLOCK_SIZE))
+    assert run(engine, requests()) == expected
+    assert engine.stats().num_preemptions > 0
+
+
+def test_cached_equals_cold(create, expected):
+    engine = create()
+    run(engine, requests())
+    assert run(engine, requests()) == expected
+    assert engine.stats().num_cached_tokens > 0
+
+
+def test_resumed_equals_undisturbed(create, expected):
+    resumed, cuts = [], []
+    for request, answer in zip(requests(), expected, strict=True):
+        cut = len(answer) // 2
+        cuts.append(cut)
+        prompt = request.prompt_token_ids + [token_id for token_id, _ in answer[:cut]]
+        resumed.append(GenerateRequest("r", prompt, request.sampling_params, num_replayed=cut))
+    assert run(create(), resumed) == [answer[cut:] for answer, cut in zip(expected, cuts, strict=True)]
+
+
+def test_loading_reports_its_progress_and_leaves_no_trace_of_the_warm_up(path, tmp_path):
+    reports = []
+    engine = create_backend(
+        ModelConfig(name="m", path=str(path), engine=EngineConfig(threads=1)), tmp_path, lambda progress, what: reports.append(progress)
+    )
+    assert reports == sorted(reports)
+    assert reports[-1] == 1.0
+    stats = engine.stats()
+    assert (stats.num_steps, stats.num_generated_tokens, stats.num_blocks_used) == (0, 0, 0)
+
+
+def test_every_layer_is_a_sign_of_progress(create):
+    engine = create()
+    ticks = []
+    engine.on_progress = lambda: ticks.append(1)
+    engine.add_request(1, requests()[0])
+    engine.step()
+    assert len(ticks) > 1
+
+
+def test_a_missing_model_is_named(tmp_path):
+    with pytest.raises(ModelLoadError, match="nowhere"):
+        create_backend(ModelConfig(name="m", path=str(tmp_path / "nowhere")), tmp_path, lambda *report: None)
