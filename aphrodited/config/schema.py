@@ -43,7 +43,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
     kv_cache_memory: Annotated[
         SizeOrAuto,
         doc(
-            "Memory of the KV cache; auto is what max_num_seqs sequences need, at most a quarter of the free memory.",
+            "Memory of the KV cache; auto is what max_num_seqs sequences need, at most a quarter of the free memory and 2GiB.",
             apply="engine",
             kind="size",
             unit="bytes",
