@@ -6,7 +6,6 @@ within the hold timeout; otherwise they are refused at once with the time of the
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -101,4 +100,3 @@ class Admission:
             if await model.client.wait_until_running(min(left_s, RECHECK_S)):
                 return
             self.check_open()
-            await asyncio.sleep(0)

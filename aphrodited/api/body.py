@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from aphrodited.api.error_responses import RequestTimeoutError
+from aphrodited.api.notes import NOTES
 from aphrodited.errors import RequestError
 
 BODY_TIMEOUT_S = 60.0
@@ -29,6 +30,7 @@ async def read_body(request: web.Request, decoder: msgspec.json.Decoder[T]) -> T
             body = await request.read()
     except TimeoutError as error:
         raise RequestTimeoutError(f"The request body did not arrive within {BODY_TIMEOUT_S:.0f} s") from error
+    request[NOTES].body_size = len(body)
     return decode_body(body, decoder)
 
 

@@ -26,11 +26,13 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     n = number_of_choices(body.n, context.config.max_choices)
     params = chat_params(body)
     tokenizer = model.usable_tokenizer()
-    token_ids = await chat_prompt(body, tokenizer, None if body.tool_choice == "none" else body.tools)
-    facts = await context.admission.wait_for_engine(model, request.content_length or 0)
+    notes = request[NOTES]
+    tools = None if body.tool_choice == "none" else body.tools
+    token_ids = await chat_prompt(body, tools, tokenizer, notes.body_size)
+    facts = await context.admission.wait_for_engine(model, notes.body_size)
     check_prompt(token_ids, params, facts, "messages")
 
-    request_id = body.request_id or request[NOTES].request_id
+    request_id = body.request_id or notes.request_id
     plan = Plan(request_id, model, [token_ids], with_seeds(params, n), n, body.priority or 0)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     answer = ChatAnswer(Head(f"chatcmpl-{request_id}", model.name, facts.fingerprint), tokenizer, include_usage)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from aphrodited.api.error_responses import RequestAbortedError, RequestFailedError
+from aphrodited.api.error_responses import RequestAbortedError
 from aphrodited.outputs import FinishReason, RequestOutput, TokenLogprobs
 
 
@@ -91,9 +91,7 @@ class Choices:
         try:
             async for output in generation:
                 delta = _delta(index, output)
-                if delta.finish_reason is FinishReason.ERROR:
-                    raise RequestFailedError("The engine could not compute this request; others are unaffected")
-                if delta.finish_reason is FinishReason.ABORT:
+                if delta.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
                     break
                 self._num_running -= delta.finish_reason is not None
                 self._ready.append(delta)

@@ -35,7 +35,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     given = completion_prompts(body.prompt)
     tokenizer = model.usable_tokenizer()
     prompts = [await _token_ids(prompt, tokenizer, body.add_special_tokens is not False) for prompt in given]
-    facts = await context.admission.wait_for_engine(model, request.content_length or 0)
+    facts = await context.admission.wait_for_engine(model, request[NOTES].body_size)
     choices = []
     for token_ids in prompts:
         check_prompt(token_ids, params, facts, "prompt")

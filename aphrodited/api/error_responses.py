@@ -68,12 +68,6 @@ class RequestAbortedError(EngineError):
     code = "REQUEST_ABORTED"
 
 
-class RequestFailedError(AphroditeError):
-    """The engine could not compute this one request; it lives on."""
-
-    code = "request_failed"
-
-
 class ShuttingDownError(EngineError):
     """This worker is stopping and takes or finishes no more requests."""
 
@@ -128,8 +122,6 @@ def answer_for(error: BaseException, *, method: str = "", path: str = "") -> Err
             return ErrorAnswer(error.http_status, error.code, str(error), error.param, _request_headers(error))
         case web.HTTPException():
             return _framework_answer(error, method, path)
-        case RequestFailedError():
-            return ErrorAnswer(500, error.code, str(error), headers={SHOULD_RETRY: "false"})
         case AphroditeError():
             return ErrorAnswer(500, error.code, "The server failed to answer this request")
         case _:

@@ -15,6 +15,9 @@ from collections.abc import Callable
 from aphrodited.log import get_logger
 
 PAUSE_S = 0.2
+SILENT_PEER_S = 60
+"""A peer that acknowledges nothing for so long, or answers no probe, has vanished without a word."""
+
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 log = get_logger()
@@ -63,7 +66,15 @@ class Listener:
     async def _open(self, connection: socket.socket) -> None:
         try:
             connection.setblocking(False)
+            _expect_life(connection)
             await self._loop.connect_accepted_socket(self._make_protocol, connection)
         except OSError as error:
             connection.close()
             log.info("connection_refused", reason=error.strerror)
+
+
+def _expect_life(connection: socket.socket) -> None:
+    """Have the kernel end a connection whose peer lost power or network, see tcp(7)."""
+    if connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_PEER_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_PEER_S * 1000)

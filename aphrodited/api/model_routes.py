@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from aphrodited.api.context import CONTEXT
-from aphrodited.api.served_model import ServedModel
+from aphrodited.api.served_model import ServedModel, choose_model
 
 _started_at = int(time.time())
 
@@ -20,8 +20,8 @@ async def list_models(request: web.Request) -> web.Response:
 
 
 async def get_model(request: web.Request) -> web.Response:
-    model = request.app[CONTEXT].choose(request, request.match_info["id"])
-    return _json(_card(model))
+    models = request.app[CONTEXT].models
+    return _json(_card(choose_model({n: m for n, m in models.items() if _is_servable(m)}, request.match_info["id"])))
 
 
 def _is_servable(model: ServedModel) -> bool:

@@ -17,6 +17,7 @@ class Notes:
 
     request_id: str
     arrived_at_s: float = field(default_factory=time.monotonic)
+    body_size: int = 0
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     headers_sent: bool = False

@@ -50,9 +50,12 @@ def completion_prompts(prompt: str | list[Any] | None) -> list[str] | list[list[
 
 
 async def chat_prompt(
-    request: ChatFields, tokenizer: Tokenizer, tools: list[dict[str, Any]] | None = None
+    request: ChatFields, tools: list[dict[str, Any]] | None, tokenizer: Tokenizer, size: int
 ) -> list[int]:
-    """The token ids of the messages, and of the tools, in the model's chat template. Raises RequestError."""
+    """The token ids of the messages and tools in the model's chat template; `size` is the whole request's in bytes.
+
+    Raises RequestError.
+    """
     messages = _template_messages(request.messages)
     extra = _template_values(request.chat_template_kwargs)
     continues = bool(request.continue_final_message)
@@ -61,7 +64,6 @@ async def chat_prompt(
         raise RequestError(
             "add_generation_prompt and continue_final_message exclude each other", param="continue_final_message"
         )
-    size = sum(len(message["content"] or "") for message in messages)
 
     def render() -> list[int]:
         return tokenizer.encode_chat(
@@ -72,7 +74,10 @@ async def chat_prompt(
             chat_template_kwargs=extra,
         )
 
-    return await work(size, render)
+    try:
+        return await work(size, render)
+    except RecursionError as error:
+        raise RequestError("messages, tools or chat_template_kwargs are nested too deeply") from error
 
 
 def _template_values(given: dict[str, Any] | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from aphrodited.api.body import read_body
 from aphrodited.api.context import CONTEXT
+from aphrodited.api.notes import NOTES
 from aphrodited.api.openai_types import DetokenizeRequest, TokenizeRequest
 from aphrodited.api.parameters import refuse_unsupported
 from aphrodited.api.prompts import INLINE_CHARS, chat_prompt, work
@@ -22,7 +23,7 @@ async def tokenize(request: web.Request) -> web.Response:
     refuse_unsupported(body)
     tokenizer = model.usable_tokenizer()
     if body.messages is not None:
-        token_ids = await chat_prompt(body, tokenizer, body.tools)
+        token_ids = await chat_prompt(body, body.tools, tokenizer, request[NOTES].body_size)
     elif body.prompt is not None:
         text, adds = body.prompt, body.add_special_tokens is not False
         token_ids = await work(len(text), lambda: tokenizer.encode(text, add_special_tokens=adds))

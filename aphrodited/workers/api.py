@@ -110,6 +110,8 @@ class ApiWorker:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._models: dict[str, ServedModel] = {}
+        self._context: Context | None = None  # once it accepts
+        self._is_ready = False
 
     async def run(self, listening: socket.socket) -> None:
         """Serve until SIGTERM or SIGINT."""
@@ -118,13 +120,13 @@ class ApiWorker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ask_to_stop)
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(_cancelled, [asyncio.create_task(self._tick())])
             for model in self._config.models:
                 self._models[model.name] = await self._serve_model(model, stack)
             app = self._application()
-            context = app[CONTEXT]
             listener = await stack.enter_async_context(serving(app, listening, FAREWELL_S))
-            tasks = [asyncio.create_task(self._tick(context)), asyncio.create_task(self._retry_tokenizers())]
-            stack.push_async_callback(_cancelled, tasks)
+            stack.push_async_callback(_cancelled, [asyncio.create_task(self._retry_tokenizers())])
+            self._context = context = app[CONTEXT]
             gc.freeze()
             log.info("worker_started", models=list(self._models))
             await self._stop.wait()
@@ -188,19 +190,28 @@ class ApiWorker:
         pages = {program: read_page(self._paths.page(program)) for program in programs}
         return {program: page for program, page in pages.items() if page is not None}
 
-    async def _tick(self, context: Context) -> None:
-        """Show on the page that the event loop turns, and what it serves."""
-        phase = Phase.STARTING
+    async def _tick(self) -> None:
+        """Show on the page that the event loop turns; often until everything is attached, then once a second."""
         while True:
-            if phase is Phase.STARTING and self._is_attached():
-                phase = Phase.READY
-            self._page.update(
-                phase=Phase.DRAINING if context.admission.is_stopping else phase,
-                num_running=context.traffic.num_running,
-                num_waiting=context.admission.num_held,
-                num_finished=context.traffic.num_answered,
-            )
+            phase = self._show()
             await asyncio.sleep(STARTING_TICK_S if phase is Phase.STARTING else TICK_S)
+
+    def _show(self) -> Phase:
+        """Write what this worker is at to its page, and return the phase."""
+        context = self._context
+        if context is None:
+            self._page.tick()
+            return Phase.STARTING
+        self._is_ready = self._is_ready or self._is_attached()
+        phase = Phase.READY if self._is_ready else Phase.STARTING
+        phase = Phase.DRAINING if context.admission.is_stopping else phase
+        self._page.update(
+            phase=phase,
+            num_running=context.traffic.num_running,
+            num_waiting=context.admission.num_held,
+            num_finished=context.traffic.num_answered,
+        )
+        return phase
 
     def _is_attached(self) -> bool:
         """To every engine that serves; those that do not are not waited for."""
@@ -216,6 +227,7 @@ class ApiWorker:
         timeout_s = self._config.api.drain_timeout_s
         log.info("drain_started", num_running=context.traffic.num_running, timeout_s=timeout_s)
         context.admission.stop()
+        self._show()
         waits = [asyncio.create_task(context.traffic.idle.wait()), asyncio.create_task(self._hurry.wait())]
         await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         num_ended = context.admission.end_running()

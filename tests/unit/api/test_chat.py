@@ -177,14 +177,6 @@ async def test_a_bug_in_the_client_is_a_500_without_its_text(client, stage, stre
     assert "secret" not in await response.text()
 
 
-async def test_a_request_that_fails_alone_is_a_500_of_its_own(client, stage):
-    stage.engine.finish_reason = FinishReason.ERROR
-    response = await client.post(URL, json=chat())
-    assert response.status == 500
-    assert (await response.json())["error"]["code"] == "request_failed"
-    assert response.headers["x-should-retry"] == "false"
-
-
 async def test_an_abort_is_never_told_as_an_end(client, stage):
     stage.engine.finish_reason = FinishReason.ABORT
     response = await client.post(URL, json=chat())

@@ -112,7 +112,7 @@ async def test_stopping_refuses_what_is_new_and_held_and_lets_the_rest_finish(cl
     admission = stage.app[CONTEXT].admission
     stage.engine.gate.clear()
     running = asyncio.create_task(client.post(URL, json={"prompt": "a"}))
-    await wait_until(lambda: admission.num_running == 1)
+    await wait_until(lambda: stage.engine.num_open == 1)
     stage.engine.is_running = False
     held = asyncio.create_task(client.post(URL, json={"prompt": "a"}))
     await wait_until(lambda: admission.num_held == 1)
