@@ -107,10 +107,12 @@ class Connection:
 
     def greet(self) -> None:
         """Ask for both ways. Idempotent: repeated while no answer comes."""
-        if not self.lost.done():
-            start_ticks = process_start_ticks(os.getpid()) or 0
+        start_ticks = process_start_ticks(os.getpid()) or 0
+        try:
             self._links.send_data(encode(Hello(PROTOCOL_VERSION, self._name)))
             self._links.send_output(encode(Attach(self._name, os.getpid(), start_ticks)))
+        except EngineError as error:
+            self._lose(error)
 
     def submit(self, request: EngineRequest) -> TokenStream:
         """Send a request. Raises QueueFullError, RequestError, and what ended the connection if it is lost."""
@@ -220,7 +222,11 @@ class Connection:
             self._lose(error)
             return
         self._hello = reply
-        self._pidfd = open_pidfd(reply.pid, reply.start_ticks)
+        try:
+            self._pidfd = open_pidfd(reply.pid, reply.start_ticks)
+        except OSError as error:
+            self._lose(EngineStartingError(f"the engine process cannot be watched: {error}"))
+            return
         if self._pidfd is None:
             self._lose(_death(self._gone()))
             return

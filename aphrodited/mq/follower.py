@@ -15,7 +15,13 @@ from pathlib import Path
 import zmq
 
 from aphrodited.config.schema import MqConfig
-from aphrodited.errors import EngineError, EngineStartingError, MQClientClosedError, MQEngineDeadError
+from aphrodited.errors import (
+    EngineError,
+    EngineStartingError,
+    MQClientClosedError,
+    MQEngineDeadError,
+    OutputLostError,
+)
 from aphrodited.interfaces import ModelFacts
 from aphrodited.log import get_logger
 from aphrodited.mq.connection import Connection
@@ -53,6 +59,7 @@ class EngineFollower:
         self._connections: set[Connection] = set()
         self._num_connections = 0
         self._active: Connection | None = None
+        self._spent: Current | None = None  # an announcement whose engine is known to be dead
         self._running = asyncio.Event()
         self.facts: ModelFacts | None = None
         self.death: EngineError | None = None
@@ -93,20 +100,27 @@ class EngineFollower:
         self._running.set()  # nobody waits any longer
 
     async def _follow(self) -> None:
-        spent: Current | None = None  # an announcement whose engine is known to be dead
         while True:
-            current = read_current(self._paths)
-            if current is None or current == spent:
-                await asyncio.sleep(WAITING_POLL_S)
-                continue
-            connection = self._connect(current.generation)
-            if await self._attach(connection):
-                await self._stay(connection, current)
-            if connection.lost.done():
-                if isinstance(connection.lost.result(), MQEngineDeadError):
-                    spent = current
-                elif not connection.attached.done():
-                    await asyncio.sleep(RETRY_S)
+            try:
+                await self._follow_once()
+            except (OSError, zmq.ZMQError) as error:  # no file descriptors left, say: that may pass
+                log.error("engine_not_followed", client=self._name, reason=str(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def _follow_once(self) -> None:
+        """Look for an engine; if there is one, attach and stay."""
+        current = read_current(self._paths)
+        if current is None or current == self._spent:
+            await asyncio.sleep(WAITING_POLL_S)
+            return
+        connection = self._connect(current.generation)
+        if await self._attach(connection):
+            await self._stay(connection, current)
+        if connection.lost.done():
+            if isinstance(connection.lost.result(), MQEngineDeadError):
+                self._spent = current
+            elif not connection.attached.done():
+                await asyncio.sleep(RETRY_S)
 
     def _connect(self, generation: int) -> Connection:
         self._num_connections += 1
@@ -148,7 +162,7 @@ class EngineFollower:
             self._leave_active()
         if isinstance(error, (EngineStartingError, MQClientClosedError)):
             return
-        if was_active or not connection.attached.done():
+        if not isinstance(error, OutputLostError) and (was_active or not connection.attached.done()):
             self.death = error
         log.warning("engine_lost", engine_generation=connection.generation, client=self._name, cause=str(error))
 

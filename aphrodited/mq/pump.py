@@ -42,9 +42,13 @@ class SocketPump:
                 self._loop.remove_reader(self._fd)
 
     def _read_batch(self) -> None:
-        for _ in range(FRAMES_PER_CALL):
-            if not self._read_one():
-                return
+        try:
+            for _ in range(FRAMES_PER_CALL):
+                if not self._read_one():
+                    return
+        except BaseException:
+            self.kick()  # the signal for what is left has been used up
+            raise
         self.kick()
 
     def _read_one(self) -> bool:

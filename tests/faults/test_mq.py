@@ -448,3 +448,13 @@ async def test_an_announcement_of_a_dead_engine_is_no_engine(engine: EngineProce
     await asyncio.to_thread(engine.start_and_wait)
     assert await client.wait_until_running(5)
     client.context.term()
+
+
+async def test_a_client_outlives_what_it_cannot_read(model_paths: ModelPaths) -> None:
+    model_paths.current.mkdir(parents=True)
+    client = make_client(model_paths)
+    assert not await client.wait_until_running(0.1)
+    model_paths.current.rmdir()
+    with scripted_engine(model_paths):
+        assert await client.wait_until_running(5)
+        client.context.term()

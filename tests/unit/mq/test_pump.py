@@ -71,3 +71,22 @@ async def test_a_handler_may_close_the_pump(pair: tuple[zmq.Socket[bytes], zmq.S
     await asyncio.sleep(0.01)
     assert len(seen) == 1
     pump.close()
+
+
+async def test_a_handler_that_raises_does_not_stop_the_rest(pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]]) -> None:
+    near, far = pair
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    seen: list[bytes] = []
+
+    def handle(frame: bytes) -> None:
+        seen.append(frame)
+        if len(seen) == 2:
+            raise RuntimeError("a bug")
+
+    pump = SocketPump(near, handle)
+    for _ in range(5):
+        far.send(b"x")
+    await wait_until(lambda: len(seen) == 5)
+    assert [str(error) for error in errors] == ["a bug"]
+    pump.close()
