@@ -1,0 +1,52 @@
+"""Holds our models against those of transformers, given the same tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from aphrodited.layers.attention import AttentionMetadata
+from aphrodited.models.causal_lm import CausalLM
+
+BLOCK_SIZE = 16
+TIE = 1e-3  # two logits closer than this are as good as equal
+
+
+def batch_of(lengths: list[int], starts: list[int]) -> AttentionMetadata:
+    """The metadata of sequences that compute `lengths` tokens after `starts`; their blocks are in descending order."""
+    ends = [start + length for start, length in zip(starts, lengths, strict=True)]
+    width = max(-(-end // BLOCK_SIZE) for end in ends)
+    block_tables = torch.arange(len(ends) * width).flip(0).view(len(ends), width)
+    positions = torch.cat([torch.arange(s, e) for s, e in zip(starts, ends, strict=True)])
+    sequence = torch.arange(len(ends)).repeat_interleave(torch.tensor(lengths))
+    return AttentionMetadata(
+        positions=positions,
+        slot_mapping=block_tables[sequence, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE,
+        block_tables=block_tables.int(),
+        cu_seqlens=torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32),
+        context_lens=torch.tensor(ends, dtype=torch.int32),
+        max_query_len=max(lengths),
+    )
+
+
+def new_kv_caches(model: CausalLM, num_blocks: int) -> list[tuple[Tensor, Tensor]]:
+    shape = (num_blocks, model.config.num_kv_heads, BLOCK_SIZE, model.config.head_dim)
+    return [(torch.zeros(shape), torch.zeros(shape)) for _ in range(model.config.num_layers)]
+
+
+def prompt_logits(model: CausalLM, prompt: list[int]) -> Tensor:
+    """Our logits [T, V] at every position of one prompt."""
+    metadata = batch_of([len(prompt)], [0])
+    caches = new_kv_caches(model, metadata.block_tables.numel())
+    hidden = model.forward(torch.tensor(prompt), metadata.positions, caches, metadata)
+    return model.compute_logits(hidden)
+
+
+def assert_greedy(teacher: PreTrainedModel, prompt: list[int], answer: list[int]) -> None:
+    """Each token of the answer is the one that the teacher, given all before it, finds most likely, ties aside."""
+    with torch.inference_mode():
+        logits = teacher(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]  # [answer, V]
+    chosen = logits.gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1)
+    behind = logits.max(dim=1).values - chosen
+    assert bool((behind < TIE).all()), f"token {int(behind.argmax())} is {float(behind.max())} behind the best"
