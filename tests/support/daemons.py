@@ -60,7 +60,7 @@ class Daemon:
         self._starts: list[subprocess.Popen[bytes]] = []
 
     def start(self, *arguments: str, **options: object) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PYTHONPATH": f"{SUPPORT}:{SUPPORT.parents[1]}", "PYTHONWARNINGS": "default"}
+        environment = {**os.environ, "PYTHONPATH": f"{SUPPORT}:{SUPPORT.parents[1]}"}
         for name in ("NOTIFY_SOCKET", "XDG_RUNTIME_DIR"):
             environment.pop(name, None)
         environment.update(options.pop("env", {}))  # type: ignore[call-overload]

@@ -54,8 +54,10 @@ class SystemdNamespace:
         self._cgroup.mkdir()
         self._log = (self.folder / "systemd.log").open("wb")
         self._unshare = subprocess.Popen(
-            ["bash", "-c", 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"', "-", str(self._cgroup), *UNSHARE]
-            + ["--kill-child=KILL", str(INIT), str(self.folder), str(ROOT)],
+            [
+                *("bash", "-c", 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"', "-", str(self._cgroup)),
+                *(*UNSHARE, "--kill-child=KILL", str(INIT), str(self.folder), str(ROOT)),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
