@@ -20,8 +20,8 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as FastTokenizer
 
 from aphrodited.errors import ModelLoadError
+from aphrodited.gguf_file import Value, read_metadata
 from aphrodited.tokenizer.facts import DEFAULT_TEMPLATE, TokenizerFacts
-from aphrodited.tokenizer.gguf_metadata import Value, read_metadata
 
 _T = TypeVar("_T")
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aphrodited.errors import ModelLoadError
-from aphrodited.tokenizer.gguf_metadata import read_metadata
+from aphrodited.gguf_file import read_metadata
 from tests.support.tiny_gguf import byte_level_metadata, write_gguf
 
 
