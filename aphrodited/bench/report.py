@@ -1,0 +1,44 @@
+"""One JSON line per measurement: the figures, and all that is needed to repeat them.
+
+Knows nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+PACKAGES = ("torch", "numba", "pyzmq", "aiohttp", "supervisor", "tokenizers")
+
+
+def cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def report(benchmark: str, figures: dict[str, Any], *, seed: int | None = None) -> dict[str, Any]:
+    """The figures with host, versions, command and seed."""
+    return {
+        "benchmark": benchmark,
+        **figures,
+        "seed": seed,
+        "host": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "kernel": platform.release()},
+        "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}},
+        "command": shlex.join(["python", "-m", f"aphrodited.bench.{benchmark}", *sys.argv[1:]]),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def append_json_line(path: Path, line: dict[str, Any]) -> None:
+    with open(path, "ab") as file:
+        file.write(msgspec.json.encode(line) + b"\n")
