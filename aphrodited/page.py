@@ -23,6 +23,7 @@ MAGIC = b"APHP"
 VERSION = 1
 SIZE = 4096
 MESSAGE_SIZE = 256
+READ_TRIES = 7
 
 
 class Phase(IntEnum):
@@ -143,15 +144,15 @@ class PageWriter:
 
 
 def read_page(path: Path) -> Page | None:
-    """The page at `path`; None if there is none, or if it is of another version or torn."""
+    """The page at `path`; None if there is none, if it is of another version, or if it stays torn for some 20 ms."""
     try:
         with open(path, "rb") as file:
-            for _ in range(8):
+            for attempt in range(READ_TRIES):
                 file.seek(0)
-                raw = file.read(SIZE)
-                page = _decode(raw)
+                page = _decode(file.read(SIZE))
                 if page is not None:
                     return page
+                time.sleep(0.001 * attempt)  # the writer may have lost its core in the middle of a write
     except FileNotFoundError:
         pass
     return None
