@@ -1,7 +1,8 @@
 """Accepts connections on a listening socket that several worker processes share.
 
-One connection per wake-up of the event loop: a loop that took all that wait, as asyncio's own servers do, would
-take them from workers that are idle. Accepting pauses while the process has no file descriptor left.
+One connection per wake-up of the event loop, then a short break: a loop that took all that wait, as asyncio's own
+servers do, would take them from workers that are idle, or about to be given a core. Accepting pauses for longer
+while the process has no file descriptor left.
 Knows no HTTP beyond aiohttp's protocol object.
 """
 
@@ -13,6 +14,9 @@ import socket
 from collections.abc import Callable
 
 from aphrodited.log import get_logger
+
+BREAK_S = 0.001
+"""Leaves the next connection to the other workers; 1000 a second are more than a model can answer."""
 
 PAUSE_S = 0.2
 SILENT_PEER_S = 60
@@ -56,12 +60,16 @@ class Listener:
             if error.errno not in _OUT_OF_RESOURCES:
                 raise
             log.warning("accepting_paused", reason=error.strerror, pause_s=PAUSE_S)
-            self._loop.remove_reader(self._listening.fileno())
-            self._resume = self._loop.call_later(PAUSE_S, self.start)
+            self._rest(PAUSE_S)
             return
+        self._rest(BREAK_S)
         opening = self._loop.create_task(self._open(connection))
         self._openings.add(opening)
         opening.add_done_callback(self._openings.discard)
+
+    def _rest(self, duration_s: float) -> None:
+        self._loop.remove_reader(self._listening.fileno())
+        self._resume = self._loop.call_later(duration_s, self.start)
 
     async def _open(self, connection: socket.socket) -> None:
         try:
