@@ -26,6 +26,8 @@ from aphrodited.page import Page, Phase
 from aphrodited.supervision.programs import Role
 
 UNKILLABLE_AFTER_S = 30.0
+LEAVING_S = 15.0
+"""A process that leaves ticks no more while the interpreter and torch take themselves down."""
 
 
 class Seen(Enum):
@@ -67,6 +69,8 @@ def standstill_limit_s(role: Role, page: Page, recovery: RecoveryConfig) -> floa
     """
     if page.phase in (Phase.STARTING, Phase.LOADING):
         return max(recovery.load_stall_s, page.allowance_s)
+    if page.phase in (Phase.DRAINING, Phase.FAILED):
+        return max(recovery.hang_min_s, page.allowance_s, LEAVING_S)
     if role is Role.ENGINE:
         return max(recovery.hang_min_s, page.allowance_s)
     return recovery.loop_hang_s
@@ -145,7 +149,8 @@ class ProgressWatch:
     def reason(self, now_s: float, recovery: RecoveryConfig, process_state: str | None) -> str:
         """One sentence for people: what stood still, for how long, against which limit."""
         page, limit_s = self.page, standstill_limit_s(self.role, self.page, recovery)
-        doing = page.phase.name.lower() + (f" (step {page.num_steps})" if page.phase is Phase.STEPPING else "")
+        details = {Phase.STEPPING: f" (step {page.num_steps})", Phase.FAILED: f" ({page.message})"}
+        doing = page.phase.name.lower() + details.get(page.phase, "")
         return (
             f"no progress for {now_s - self.moved_at_s:.1f} s while {doing}, allowed are {limit_s:.1f} s; "
             f"{page.num_running} running, {page.num_waiting} waiting, process state {process_state or 'gone'}"

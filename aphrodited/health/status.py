@@ -61,8 +61,8 @@ class LastExit(msgspec.Struct, frozen=True):
 class ProcessStatus(msgspec.Struct, frozen=True):
     """One process. generation: of an engine that was promoted, else None. restarts: deaths since the daemon started.
 
-    reason: why it is not ready, empty if nothing is wrong. next_try_s: seconds until a waiting one is started.
-    progress: of loading, 0 to 1.
+    reason: why it is in this state, or what it says of itself; may be empty. next_try_s: seconds until a waiting
+    one is started. progress: of loading, 0 to 1.
     """
 
     name: str

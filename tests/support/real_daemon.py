@@ -17,7 +17,8 @@ from typing import Any
 
 from aphrodited.config.loader import load_config
 from aphrodited.health.status import DaemonStatus, ProcessStatus, read_status
-from aphrodited.paths import engine_program
+from aphrodited.page import read_page
+from aphrodited.paths import MONITOR_PROGRAM, engine_program
 from tests.support.daemons import REAL_DAEMON, Daemon, is_alive, wait_until
 from tests.support.tiny_models import VOCAB_SIZE, write_tiny_tokenizer
 
@@ -35,14 +36,20 @@ paths: {{runtime_dir: {folder}/run, state_dir: {folder}/state}}
 
 
 class RealDaemon(Daemon):
-    """models: names, each of a null engine with a tiny tokenizer. step_s: seconds each of its steps takes."""
+    """models: names, each of a null engine with a tiny tokenizer. step_s: seconds each of its steps takes.
 
-    def __init__(self, *models: str, step_s: float = 0.01, recovery: str = "") -> None:
+    embedded: further models by name and path, of the real engine.
+    """
+
+    def __init__(
+        self, *models: str, step_s: float = 0.01, recovery: str = "", embedded: dict[str, Path] | None = None
+    ) -> None:
         super().__init__("", REAL_DAEMON)
         self.models = models or ("tiny",)
         lines = [
             f'  - {{name: {name}, path: {self.write_model(name, step_s)}, backend: "null"}}' for name in self.models
         ]
+        lines += [f"  - {{name: {name}, path: {path}}}" for name, path in (embedded or {}).items()]
         recovery = f", {recovery}" if recovery else ""
         self.config.write_text(CONFIG.format(models="\n".join(lines), folder=self.folder, recovery=recovery))
 
@@ -84,6 +91,13 @@ class RealDaemon(Daemon):
 
         wait_until(is_back, START_TIMEOUT_S, f"another engine than {old_pid}")
         return self.engine(model)
+
+    @property
+    def monitor_port(self) -> int:
+        """As the monitor's page says it."""
+        page = read_page(self.paths.page(MONITOR_PROGRAM))
+        assert page is not None
+        return int(page.message.rpartition(":")[2])
 
     # -- requests --
 

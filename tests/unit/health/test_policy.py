@@ -171,6 +171,8 @@ def test_every_phase_has_a_limit_of_at_least_the_configured_one(role, phase):
     limit_s = standstill_limit_s(role, page_of(phase), RECOVERY)
     if phase in (Phase.STARTING, Phase.LOADING):
         assert limit_s == 120
+    elif phase in (Phase.DRAINING, Phase.FAILED):
+        assert limit_s == 15
     else:
         assert limit_s == (10 if role is Role.ENGINE else 8)
 
@@ -182,6 +184,13 @@ def test_pauses_follow_the_configured_step():
     assert pause_s(Action.DUMP, Seen.STOPPED, 10, 5) == 0
     assert pause_s(Action.ABORT, Seen.STILL, 10, 5) == 5
     assert pause_s(Action.KILL, Seen.STOPPED, 10, 5) == 30
+
+
+def test_the_reason_of_a_failed_process_keeps_its_own_words():
+    process = Observation(msgspec.structs.replace(page_of(Phase.FAILED), message="weights are damaged"))
+    process.wait(15)
+    assert process.actions[0] == (15.0, Action.SUSPECT)
+    assert "while failed (weights are damaged)" in process.watch.reason(process.now_s, RECOVERY, "R")
 
 
 def test_the_reason_names_time_phase_limit_and_state():
