@@ -71,6 +71,7 @@ async def run(config: Config, paths: DaemonPaths, page: PageWriter) -> None:
         admin = await _started_runner(routes.application(admin=True), stack)
         paths.admin_socket.unlink(missing_ok=True)  # of an earlier life
         await web.UnixSite(admin, paths.admin_socket).start()
+        stack.callback(paths.admin_socket.unlink, missing_ok=True)
         port = await _started_runner(routes.application(admin=False), stack)
         opening = asyncio.create_task(open_port(port, config.monitor, page))
         stack.push_async_callback(_cancelled, opening)

@@ -1,5 +1,6 @@
 """Real processes that die under load: every client is told at once, everything comes back, nothing is left behind."""
 
+import http.client
 import os
 import signal
 import threading
@@ -49,7 +50,7 @@ class Watcher:
             try:
                 status, _ = self._daemon.get(self._path)
                 self.answers.append((time.monotonic(), status))
-            except Exception as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:
                 self.failures.append(error)
 
     @contextmanager
