@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from aphrodited.layers import paged_attention_reference as reference
+from aphrodited.layers.attention import AttentionMetadata
+from aphrodited.layers.paged_attention import MAX_TILE_ROWS, PagedAttention, cut_tiles
+from aphrodited.layers.rotary import rotary_table
+from tests.support.teacher import batch_of
+
+BLOCK_SIZE = 16
+
+SHAPES = {  # H, K, D, R
+    "grouped heads": (9, 3, 64, 64),
+    "one key head per query head, partial rotation": (8, 8, 64, 16),
+    "tiny": (4, 2, 8, 8),
+    "odd head size": (2, 1, 20, 10),
+}
+
+BATCHES = {  # lengths, starts
+    "decode": ([1] * 5, [0, 15, 16, 31, 200]),
+    "prefill": ([1, 16, 17, 40], [0, 0, 0, 0]),
+    "chunks": ([7, 33, 1], [20, 64, 5]),
+}
+
+
+def caches(num_blocks: int, num_kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    shape = (num_blocks, num_kv_heads, BLOCK_SIZE, head_dim)
+    return torch.randn(shape), torch.randn(shape)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
+def test_kernels_agree_with_the_reference(shape: tuple[int, ...], batch: tuple[list[int], list[int]]) -> None:
+    torch.manual_seed(0)
+    heads, kv_heads, size, rotary_dim = shape
+    metadata = batch_of(*batch)
+    rotary = rotary_table(256, rotary_dim, 10000.0)
+    keys, values = caches(metadata.block_tables.numel(), kv_heads, size)
+    qkv = torch.randn(len(metadata.positions), (heads + 2 * kv_heads) * size)
+
+    expected_qkv, expected_keys, expected_values = qkv.clone(), keys.clone(), values.clone()
+    reference.rotate_and_store(expected_qkv, rotary, metadata, expected_keys, expected_values)
+    expected = torch.empty(len(qkv), heads * size)
+    reference.attend(expected_qkv, metadata, expected_keys, expected_values, size**-0.5, expected)
+
+    attention = PagedAttention(size, rotary)
+    result = attention(qkv, (keys, values), attention.plan(metadata))
+    torch.testing.assert_close(keys, expected_keys, rtol=1e-5, atol=1e-5)
+    assert torch.equal(values, expected_values)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_beyond_the_batch_are_padding_and_touch_no_cache() -> None:
+    attention = PagedAttention(8, rotary_table(64, 8, 10000.0))
+    metadata = batch_of([1], [3])
+    keys, values = caches(1, 2, 8)
+    untouched = [slot for slot in range(BLOCK_SIZE) if slot != 3]
+    before = keys[:, :, untouched].clone()
+    result = attention(torch.randn(2, (4 + 4) * 8), (keys, values), attention.plan(metadata))
+    assert result.shape == (2, 32)
+    assert not result[1].any()
+    assert torch.equal(keys[:, :, untouched], before)
+
+
+def test_a_row_has_the_same_bits_in_every_batch_and_chunk() -> None:
+    """One sequence of 90 tokens whole, in chunks, row by row, and beside two others."""
+    torch.manual_seed(1)
+    heads, kv_heads, size = 6, 2, 32
+    attention = PagedAttention(size, rotary_table(128, size, 10000.0))
+    rows = torch.randn(90, (heads + 2 * kv_heads) * size)
+
+    def run(chunks: list[int]) -> Tensor:
+        cache = caches(6, kv_heads, size)
+        outputs, start = [], 0
+        for length in chunks:
+            metadata = batch_of([length], [start])
+            metadata.block_tables = torch.tensor([[5, 3, 1, 0, 2, 4]], dtype=torch.int32)
+            metadata.slot_mapping = (
+                metadata.block_tables[0, metadata.positions // BLOCK_SIZE].long() * BLOCK_SIZE
+                + metadata.positions % BLOCK_SIZE
+            )
+            outputs.append(attention(rows[start : start + length].clone(), cache, attention.plan(metadata)))
+            start += length
+        return torch.cat(outputs)
+
+    whole = run([90])
+    assert torch.equal(run([64, 26]), whole)
+    assert torch.equal(run([17, 1, 31, 41]), whole)
+    assert torch.equal(run([1] * 90), whole)
+
+    batch = batch_of([40, 90, 3], [0, 0, 0])
+    others = [torch.randn(n, rows.shape[1]) for n in (40, 3)]
+    together = attention(
+        torch.cat((others[0], rows, others[1])), caches(18, kv_heads, size), attention.plan(batch)
+    )
+    assert torch.equal(together[40:130], whole)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 64])
+def test_the_number_of_threads_changes_no_bit(num_threads: int) -> None:
+    torch.manual_seed(2)
+    attention = PagedAttention(16, rotary_table(64, 16, 10000.0))
+    metadata = batch_of([5, 1, 20], [0, 30, 7])
+    qkv = torch.randn(26, (4 + 4) * 16)
+    cache = caches(metadata.block_tables.numel(), 2, 16)
+    before = torch.get_num_threads()
+    expected = attention(qkv.clone(), cache, attention.plan(metadata))
+    torch.set_num_threads(num_threads)
+    try:
+        assert torch.equal(attention(qkv.clone(), cache, attention.plan(metadata)), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_tiles_cover_every_row_once() -> None:
+    lengths = [1, MAX_TILE_ROWS, MAX_TILE_ROWS + 1, 3 * MAX_TILE_ROWS]
+    tiles = cut_tiles(np.cumsum([0, *lengths]).astype(np.int32))
+    rows = [(s, row) for s, first, count in tiles.tolist() for row in range(first, first + count)]
+    assert [row for _, row in rows] == list(range(sum(lengths)))
+    assert [[s for s, _ in rows].count(i) for i in range(4)] == lengths
+    assert tiles[:, 2].max() == MAX_TILE_ROWS
+
+
+def test_without_numba_the_reference_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aphrodited.layers.paged_attention_kernels", None)
+    import aphrodited.layers
+
+    monkeypatch.delattr(aphrodited.layers, "paged_attention_kernels", raising=False)
+    slow = PagedAttention(8, rotary_table(64, 8, 10000.0))
+    monkeypatch.undo()
+    fast = PagedAttention(8, rotary_table(64, 8, 10000.0))
+    assert fast.is_exact
+    assert not slow.is_exact
+    metadata: AttentionMetadata = batch_of([3, 1], [0, 9])
+    qkv, cache = torch.randn(4, 64), caches(2, 2, 8)
+    expected = fast(qkv.clone(), tuple(c.clone() for c in cache), fast.plan(metadata))
+    torch.testing.assert_close(slow(qkv.clone(), cache, slow.plan(metadata)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_compiled_kernels_are_kept_in_the_cache_directory(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from aphrodited.layers.paged_attention import load_kernels;"
+        "kernels = load_kernels(Path(sys.argv[1])); import numpy as np;"
+        "kernels.add_values(np.ones(4, np.float32), np.ones((4, 8), np.float32), 4, np.zeros(8, np.float32))"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=environment, timeout=50)
+    assert list((tmp_path / "kernels").rglob("*.nbi"))
