@@ -10,7 +10,7 @@ from typing import assert_never
 import msgspec
 
 from aphrodited.cli.terminal import complain, duration, painted, printable, wants_colour
-from aphrodited.health.status import describe_exit
+from aphrodited.health.record import describe_exit
 from aphrodited.supervision.ledger import Death, Ledger, LedgerEntry, Ready, Reset, Verdict
 
 POLL_INTERVAL_S = 0.2

@@ -6,8 +6,6 @@ command imports it. What the pieces of evidence mean together is the table in `h
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from aphrodited.config.schema import Config, ModelConfig
@@ -19,6 +17,7 @@ from aphrodited.health.probes import (
     process_uptime_s,
 )
 from aphrodited.health.programs import Program, programs
+from aphrodited.health.record import LastExit, Record, describe_exit
 from aphrodited.health.states import (
     Action,
     Standing,
@@ -30,7 +29,7 @@ from aphrodited.health.states import (
 from aphrodited.page import Page
 from aphrodited.paths import DaemonPaths
 from aphrodited.procfs import resident_bytes
-from aphrodited.supervision.ledger import Death, Ledger, LedgerEntry, Verdict, boot_id, boottime_s
+from aphrodited.supervision.ledger import Ledger, Verdict, boottime_s
 from aphrodited.supervision.program_state import LaunchState, ProgramState
 from aphrodited.supervision.rpc import (
     ProcessInfo,
@@ -42,20 +41,6 @@ from aphrodited.supervision.rpc import (
 SUPERVISOR_NAME = "supervisord"
 SUPERVISOR_ROLE = "supervisor"
 _ACTIONS = {action.value: action for action in Action}
-
-
-class LastExit(msgspec.Struct, frozen=True):
-    """How the previous life of a process ended; `summary` says it in one line."""
-
-    time: str
-    pid: int
-    summary: str
-    cause: str
-    code: int | None
-    signal: str | None
-    oom: bool
-    requested: bool
-    uptime_s: float
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
@@ -134,32 +119,6 @@ def read_status(config: Config, paths: DaemonPaths) -> DaemonStatus:
     known = programs(config)
     looks = {program.name: look_at(program.name, paths) for program in known}
     return merge_status(config, known, infos, looks, record, supervisor_pid, reason)
-
-
-class Record:
-    """The ledger of this boot by program. Deaths are counted since the supervisor of `supervisor_pid` started."""
-
-    def __init__(self, entries: Iterable[LedgerEntry], supervisor_pid: int | None) -> None:
-        self.last_deaths: dict[str, Death] = {}
-        self.last_verdicts: dict[tuple[str, int], Verdict] = {}
-        self.num_deaths: dict[str, int] = {}
-        now_s = boottime_s()
-        uptime_s = None if supervisor_pid is None else process_uptime_s(supervisor_pid, now_s)
-        self.daemon_started_at_s = None if uptime_s is None else now_s - uptime_s
-        this_boot = boot_id()
-        for entry in entries:
-            if entry.boot_id != this_boot:
-                continue
-            if isinstance(entry, Death):
-                self.last_deaths[entry.program] = entry
-                if self.daemon_started_at_s is not None and entry.at_s >= self.daemon_started_at_s:
-                    self.num_deaths[entry.program] = self.num_deaths.get(entry.program, 0) + 1
-            elif isinstance(entry, Verdict):
-                self.last_verdicts[entry.program, entry.pid] = entry
-
-    def verdict_on(self, program: str, pid: int | None) -> Verdict | None:
-        """The last verdict on that very process."""
-        return None if pid is None else self.last_verdicts.get((program, pid))
 
 
 def merge_status(
@@ -270,24 +229,6 @@ def _reason(
     if state in (State.BACKOFF, State.PARKED):
         return (launch.reason if launch else "") or (info.spawnerr if info else "")
     return page.message if page else ""
-
-
-def describe_exit(death: Death) -> LastExit:
-    """A death in words. The summary adds to its cause what that leaves out: signal or code, and circumstances."""
-    how = death.signal or (f"exit code {death.code}" if death.code is not None else "")
-    notes = [how, "core dumped" if death.core else ""]
-    added = ", ".join(note for note in notes if note and note not in death.cause)
-    return LastExit(
-        time=death.time,
-        pid=death.pid,
-        summary=f"{death.cause} ({added})" if death.cause and added else death.cause or added or "ended",
-        cause=death.cause,
-        code=death.code,
-        signal=death.signal,
-        oom=death.oom,
-        requested=death.requested,
-        uptime_s=death.uptime_s,
-    )
 
 
 def _model_status(model: ModelConfig, processes: list[ProcessStatus], looks: dict[str, Look]) -> ModelStatus:

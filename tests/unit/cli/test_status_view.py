@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from aphrodited.cli.status_view import EXIT_CODES, render_status
 from aphrodited.health.states import Standing, State
-from aphrodited.health.status import DaemonStatus, LastExit, ModelStatus, ProcessStatus
+from aphrodited.health.record import LastExit
+from aphrodited.health.status import DaemonStatus, ModelStatus, ProcessStatus
 from aphrodited.supervision.programs import Role
 
 DIED = LastExit(

@@ -2,7 +2,8 @@ import msgspec
 import pytest
 
 from aphrodited.health.probes import NOTHING_SEEN, look_at
-from aphrodited.health.status import Record, describe_exit, merge_status, read_status
+from aphrodited.health.record import Record
+from aphrodited.health.status import merge_status, read_status
 from aphrodited.page import Phase
 from aphrodited.paths import MONITOR_PROGRAM, api_program, engine_program
 from aphrodited.supervision.ledger import Death, Ledger, Verdict, boottime_s, stamp
@@ -170,20 +171,6 @@ def test_a_program_that_the_supervisor_does_not_have_is_stopped(config):
 def test_an_unreadable_ledger_is_said_and_does_no_harm(config, paths):
     paths.ledger.mkdir()
     assert read_status(config, paths).processes
-
-
-@pytest.mark.parametrize(
-    ("fields", "summary"),
-    [
-        ({"signal": "SIGKILL", "cause": "killed by SIGKILL while ready"}, "killed by SIGKILL while ready"),
-        ({"code": 70, "cause": "step failed: boom"}, "step failed: boom (exit code 70)"),
-        ({"code": 0}, "exit code 0"),
-        ({"signal": "SIGSEGV", "core": True, "cause": "killed by SIGSEGV"}, "killed by SIGSEGV (core dumped)"),
-        ({}, "ended"),
-    ],
-)
-def test_a_death_is_summed_up_in_one_line(fields, summary):
-    assert describe_exit(death(ENGINE, **fields)).summary == summary
 
 
 def test_the_state_written_by_a_ledger_on_disk_is_read(config, paths):
