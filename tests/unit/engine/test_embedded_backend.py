@@ -117,6 +117,12 @@ def test_resumed_equals_undisturbed(create, expected):
     assert run(create(), resumed) == [answer[cut:] for answer, cut in zip(expected, cuts, strict=True)]
 
 
+def test_engines_whose_last_bits_may_differ_have_different_fingerprints(model):
+    small, large = engine_of(model, block_size=4), engine_of(model, block_size=16)
+    assert small.facts.fingerprint != large.facts.fingerprint
+    assert small.facts.fingerprint == engine_of(model, block_size=4, max_num_seqs=3).facts.fingerprint
+
+
 def test_loading_reports_its_progress_and_leaves_no_trace_of_the_warm_up(path, tmp_path):
     reports = []
     engine = create_backend(
