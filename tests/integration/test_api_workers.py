@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import psutil
 import pytest
 from aiohttp import ClientSession
 
@@ -126,14 +127,8 @@ async def test_connections_are_shared_out_evenly(workers: ApiWorkers, pause_s: f
 
 
 def _num_connections(workers: ApiWorkers, index: int) -> int:
-    sockets = {line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if _is_ours(line, workers)}
-    folder = Path(f"/proc/{workers.processes[index].pid}/fd")
-    return sum(1 for fd in folder.iterdir() if str(fd.readlink()).removeprefix("socket:[").rstrip("]") in sockets)
-
-
-def _is_ours(line: str, workers: ApiWorkers) -> bool:
-    fields = line.split()
-    return fields[1].endswith(f":{workers.port:04X}") and fields[3] == "01"
+    found = psutil.Process(workers.processes[index].pid).net_connections("tcp4")
+    return sum(1 for each in found if each.laddr.port == workers.port and each.status == psutil.CONN_ESTABLISHED)
 
 
 async def test_no_worker_loads_torch(workers: ApiWorkers) -> None:
