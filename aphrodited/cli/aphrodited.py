@@ -8,6 +8,7 @@ everything else happens in the processes that the supervisor starts. Loads neith
     70          the supervisor itself failed
     75          try again: the daemon runs already, or the port is taken
     78          the configuration is wrong; every problem was said
+    130         Ctrl-C before anything was started
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from aphrodited.supervision.runtime_dir import (
 )
 
 LAUNCHER_MODULE = "aphrodited.cli.launcher"
+EXIT_INTERRUPTED = 130
 PORT_RETRY_S = 10.0
 """For the port that a killed daemon's processes, which are about to end, still have open."""
 
@@ -73,6 +75,9 @@ def main(argv: Sequence[str] | None = None, *, launcher_module: str = LAUNCHER_M
     except (DaemonRunningError, PortInUseError) as error:
         announce(str(error))
         return EXIT_TEMPORARY
+    except KeyboardInterrupt:
+        announce("interrupted before anything was started")
+        return EXIT_INTERRUPTED
 
 
 def run(config: Config, announce: Announcer, launcher_module: str = LAUNCHER_MODULE) -> int:

@@ -16,7 +16,7 @@ from aphrodited.paths import DaemonPaths
 from aphrodited.supervision.deaths import OomCounter, describe_death, last_verdict
 from aphrodited.supervision.ledger import Death, Ledger, LedgerEntry, Verdict, stamp
 from aphrodited.supervision.program_state import ProgramState
-from aphrodited.supervision.programs import Program, Role
+from aphrodited.supervision.programs import Program
 
 MAX_PENDING = 256
 
@@ -87,8 +87,7 @@ class Obituary:
             return None
 
     def _tell(self, program: Program, death: Death) -> None:
-        who = f"the engine of {program.model}" if program.role is Role.ENGINE else program.name
-        self._announce(f"{who} died (pid {death.pid}, after {death.uptime_s:.0f} s): {death.cause}")
+        self._announce(f"{program.title} died (pid {death.pid}, after {death.uptime_s:.0f} s): {death.cause}")
 
 
 def _is_sigkill(wait_status: int | None) -> bool:

@@ -30,20 +30,20 @@ from aphrodited.config.schema import Config
 from aphrodited.page import read_page
 from aphrodited.paths import DaemonPaths
 from aphrodited.supervision.announce import Announcer
+from aphrodited.supervision.herald import Herald
 from aphrodited.supervision.launcher import read_config
-from aphrodited.supervision.listening import url_of
 from aphrodited.supervision.obituary import Obituary
-from aphrodited.supervision.program_state import LaunchState, read_program_state
-from aphrodited.supervision.programs import Program, Role, programs, stop_timeout_s
-from aphrodited.supervision.readiness import Condition, Readiness, Sight, judge
+from aphrodited.supervision.program_state import LaunchState, ProgramState, read_program_state
+from aphrodited.supervision.programs import Program, Role, programs
+from aphrodited.supervision.readiness import Sight, judge
 from aphrodited.supervision.sd_notify import ServiceManager
 from aphrodited.supervision.standstill import StandstillWatch
 from aphrodited.supervision.wakeup import Wakeup
 
 START_LOOK_S = 0.2  # between two looks at the pages until ready
 LOOK_S = 1.0  # and afterwards
-EXTENSION_S = 30.0
 FATAL_PAUSE_S = 60.0
+FAULT_PERIOD_S = 60.0
 HOLD_S = 5.0
 SECOND_STOP_AFTER_S = 0.5  # `timeout` and shells may deliver one SIGTERM twice
 _ENDED = (events.ProcessStateExitedEvent, events.ProcessStateBackoffEvent, events.ProcessStateStoppedEvent)
@@ -81,15 +81,13 @@ class Plugin:
         self._wakeup = Wakeup(self._guard(self._on_loop))
         self._obituary = Obituary(paths, announce)
         self._standstill = StandstillWatch(clock)
-        self._readiness = Readiness(False, "", {})
-        self._was_ready = False
+        self._herald = Herald(config, manager, announce, clock)
         self._wait_statuses: dict[int, int] = {}
         self._due: dict[str, float] = {}  # when to do again what is done now and then
         self._held: dict[str, float] = {}  # programs that may not start before
         self._stop_signals_at_s: list[float] = []
         self._is_killing = False
         self._num_hups = 0
-        self._last_progress: dict[str, tuple[float, int]] = {}
 
     def install(self) -> None:
         asyncore.socket_map[self._wakeup.fileno()] = self._wakeup
@@ -106,7 +104,8 @@ class Plugin:
                 entry(*args)
             except Exception:  # noqa: BLE001 - whatever it is, Supervisor must live on
                 self._supervisord.options.logger.critical(f"in {entry.__name__}: {traceback.format_exc()}")
-                self._announce(f"a fault in the daemon itself, in {entry.__name__}; see supervisor.log")
+                if self._is_due(f"fault in {entry.__name__}", self._clock(), FAULT_PERIOD_S):
+                    self._announce(f"a fault in the daemon itself, in {entry.__name__}; see supervisor.log")
 
         return guarded
 
@@ -145,10 +144,7 @@ class Plugin:
 
     def _on_stopping(self, _event: Any) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        seconds = stop_timeout_s(self._config)
-        self._announce(f"stopping: running requests get {self._config.api.drain_timeout_s:g} s; again to stop at once")
-        self._manager.stopping("stopping: API workers drain, then the engines end")
-        self._manager.extend_timeout(seconds + EXTENSION_S)
+        self._herald.tell_stopping()
 
     # -- processes --------------------------------------------------------------------------------------------------
 
@@ -211,10 +207,8 @@ class Plugin:
             self._release_held(now_s)
         if self._is_due("ledger", now_s, HOLD_S):
             self._obituary.write_pending()
-        if self._is_running and self._is_due("look", now_s, LOOK_S if self._was_ready else START_LOOK_S):
-            sights = self._sights()
-            self._tell_readiness(judge(list(self._programs.values()), sights), sights)
-            self._judge_standstill(sights)
+        if self._is_running and self._is_due("look", now_s, LOOK_S if self._herald.has_told_ready else START_LOOK_S):
+            self._look()
 
     @property
     def _is_running(self) -> bool:
@@ -226,6 +220,14 @@ class Plugin:
         self._due[what] = now_s + period_s
         return True
 
+    def _look(self) -> None:
+        """At every page and launch state: for readiness, and for loops that stand still."""
+        sights = self._sights()
+        self._herald.tell(judge(list(self._programs.values()), sights), sights)
+        if self._herald.has_told_ready:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        self._judge_standstill(sights)
+
     def _sights(self) -> dict[str, Sight]:
         sights = {}
         for name in self._programs:
@@ -235,7 +237,7 @@ class Plugin:
                 sights[name] = Sight(pid, page if page and page.pid == pid else None, self._launch_state(name, pid))
         return sights
 
-    def _launch_state(self, name: str, pid: int) -> Any:
+    def _launch_state(self, name: str, pid: int) -> ProgramState | None:
         launch = read_program_state(self._paths.program_state(name))
         return launch if launch and launch.pid == pid else None
 
@@ -252,58 +254,6 @@ class Plugin:
             pid = self._process(name).pid
             if pid:
                 _kill_group(pid)
-
-    # -- what is said -----------------------------------------------------------------------------------------------
-
-    def _tell_readiness(self, readiness: Readiness, sights: dict[str, Sight]) -> None:
-        before, self._readiness = self._readiness, readiness
-        for name, condition in readiness.conditions.items():
-            if condition != before.conditions.get(name):
-                self._tell_condition(name, condition, sights.get(name))
-        if self._was_ready:
-            self._manager.status(readiness.text)
-            return
-        if readiness.is_ready:
-            self._was_ready = True
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            self._manager.ready(readiness.text)
-            self._announce(self._invitation(readiness))
-            return
-        self._manager.status(readiness.text)
-        if self._has_progressed(sights) and self._is_due("extension", self._clock(), EXTENSION_S / 6):
-            self._manager.extend_timeout(EXTENSION_S)
-
-    def _tell_condition(self, name: str, condition: Condition, sight: Sight | None) -> None:
-        launch = sight.launch if sight else None
-        if condition in (Condition.PARKED, Condition.WAITING) and launch is not None:
-            verb = "is parked" if condition is Condition.PARKED else "starts again later"
-            self._announce(f"{self._title(name)} {verb}: {launch.reason}")
-        elif condition is Condition.READY and self._was_ready:
-            self._announce(f"{self._title(name)} is ready (pid {sight.pid if sight else '?'})")
-
-    def _invitation(self, readiness: Readiness) -> str:
-        api = self._config.api
-        url = url_of(api.host, api.port)
-        serving = [p.model for p in self._programs.values() if readiness.conditions[p.name] is Condition.READY and p.model]
-        if not serving:
-            return f"listening on {url}, but no model serves: {readiness.text}"
-        key = " -H 'Authorization: Bearer YOUR_KEY'" if api.keys_file else ""
-        return (
-            f"ready on {url}: {readiness.text}. Try:\n"
-            f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key}"
-            f' -d \'{{"model": "{serving[0]}", "messages": [{{"role": "user", "content": "Hello!"}}]}}\''
-        )
-
-    def _title(self, name: str) -> str:
-        program = self._programs[name]
-        return f"the engine of {program.model}" if program.role is Role.ENGINE else name
-
-    def _has_progressed(self, sights: dict[str, Sight]) -> bool:
-        """Whether a page moved, or somebody waits for a turn that will come."""
-        progress = {name: (s.page.progress, s.page.num_ticks) for name, s in sights.items() if s.page}
-        moved = progress != self._last_progress
-        self._last_progress = progress
-        return moved or Condition.WAITING in self._readiness.conditions.values()
 
     # -- event loops that stand still -----------------------------------------------------------------------------------
 
@@ -325,7 +275,7 @@ class Plugin:
             reason = self._standstill.look(name, sight.pid, sight.page, limits[program.role])
             if reason is not None:
                 self._obituary.write_verdict(program, sight.pid, reason)
-                self._announce(f"{self._title(name)} hangs: {reason}; it is killed")
+                self._announce(f"{program.title} hangs: {reason}; it is killed")
                 self._standstill.forget(name)
                 _kill_group(sight.pid)
 

@@ -32,6 +32,11 @@ class Program(msgspec.Struct, frozen=True):
     stop_timeout_s: int
     model: str | None = None
 
+    @property
+    def title(self) -> str:
+        """For people: an engine's name is a hash."""
+        return f"the engine of {self.model}" if self.role is Role.ENGINE else self.name
+
 
 GROUPS: dict[Role, tuple[str, int]] = {
     Role.MONITOR: ("monitor", 10),

@@ -131,7 +131,7 @@ def test_a_model_that_cannot_be_loaded_is_parked_with_the_reason_and_the_others_
         damaged = made.folder / "damaged.gguf"
         damaged.write_bytes(b"GGUF" + os.urandom(64))
         text = made.config.read_text()
-        good, bad = [line for line in text.splitlines() if "name: " in line]
+        _good, bad = [line for line in text.splitlines() if "name: " in line]
         made.config.write_text(text.replace(bad, f"  - {{name: bad, path: {damaged}}}"))
         made.start_ready(60)
         assert "good serves; bad is parked: " in made.said()
