@@ -54,27 +54,37 @@ class CheckpointWeights:
         self._checkpoint = checkpoint
         self._report = report
         self._taken: set[str] = set()
+        self._finite: set[str] = set()
         self._num_read = 0
         self._num_total = max(1, sum(math.prod(shape) for shape in checkpoint.shapes.values()))
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         self._use(name, shape)
-        tensor = self._checkpoint.read(name).to(torch.float32).contiguous()
-        if not bool(torch.isfinite(tensor.sum())):  # one pass; NaN and infinity both survive a sum
-            raise ModelLoadError(f"{self._checkpoint.describe(name)} has values that are not finite: damaged file?")
-        return tensor
+        return self._read(name)
 
     def take_embedding(self, name: str, shape: tuple[int, int]) -> Embedding:
         self._use(name, shape)
         return self._checkpoint.read_embedding(name)
 
-    def check_all_taken(self, ignored: str) -> None:
-        """Raises ModelLoadError for tensors that nobody took and whose names do not match the pattern `ignored`."""
+    def finish(self, ignored: str) -> None:
+        """Check what was not looked at yet.
+
+        Raises ModelLoadError for tensors that nobody took and whose names do not match the pattern `ignored`.
+        """
         left_over = [n for n in self._checkpoint.shapes if n not in self._taken and not re.fullmatch(ignored, n)]
         if left_over:
             more = f" and {len(left_over) - 1} more" if len(left_over) > 1 else ""
             architecture = self._checkpoint.config.architecture
             raise ModelLoadError(f"{self._checkpoint.describe(left_over[0])}{more}: not part of a {architecture}")
+        for name in self._taken - self._finite:  # embeddings that are no head
+            self._read(name)
+
+    def _read(self, name: str) -> Tensor:
+        tensor = self._checkpoint.read(name).to(torch.float32).contiguous()
+        if not bool(torch.isfinite(tensor.sum())):  # one pass; NaN and infinity both survive a sum
+            raise ModelLoadError(f"{self._checkpoint.describe(name)} has values that are not finite: damaged file?")
+        self._finite.add(name)
+        return tensor
 
     def _use(self, name: str, shape: tuple[int, ...]) -> None:
         found = self._checkpoint.shapes.get(name)

@@ -45,7 +45,7 @@ def load_model(
         fingerprint=fingerprint(checkpoint.config, checkpoint.identity, model_dtype),
         cache_dir=cache_dir,
     )
-    weights.check_all_taken(ignored_tensors(checkpoint.config))
+    weights.finish(ignored_tensors(checkpoint.config))
     _log_loaded(model, path)
     return model
 

@@ -84,7 +84,7 @@ def _read_index(directory: Path) -> dict[str, str] | None:
         return None
     try:
         weight_map = json.loads(path.read_text("utf-8"))["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise ModelLoadError(f"{path}: is not a valid index: {error!r}") from None
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelLoadError(f"{path}: weight_map is not an object of tensor names and files")
@@ -105,8 +105,10 @@ def _read_entries(path: Path) -> dict[str, _Entry]:
             header = json.loads(file.read(header_size))
     except OSError as error:
         raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise ModelLoadError(f"{path}: is damaged: its header is not JSON") from None
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise ModelLoadError(f"{path}: is damaged: its header is not a JSON object")
     tensors = {name: value for name, value in header.items() if name != "__metadata__"}
     return {name: _read_entry(path, name, value, file_size - 8 - header_size) for name, value in tensors.items()}
 

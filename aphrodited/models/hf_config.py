@@ -119,7 +119,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise ModelLoadError(f"{path}: there is no such file; a model directory needs one") from None
     except OSError as error:
         raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path}: is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise ModelLoadError(f"{path}: expected an object with the model's fields")

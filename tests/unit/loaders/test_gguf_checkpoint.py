@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from aphrodited.errors import ModelLoadError
+from aphrodited.gguf_file import TensorEntry
+from aphrodited.layers.linear import Activation
+from aphrodited.loaders.gguf_checkpoint import GgufCheckpoint, QuantizedEmbedding
+from aphrodited.loaders.safetensors_files import SafetensorsCheckpoint
+from tests.support.engine_runs import load
+from tests.support.teacher import prompt_logits
+from tests.support.tiny_gguf_models import write_gguf_model
+from tests.support.tiny_models import write_tiny_llama_dir, write_tiny_neox_dir
+
+Kind = gguf.GGMLQuantizationType
+PROMPT = [5, 7, 200, 31, 9, 9, 1]
+
+
+@pytest.fixture
+def llama_dir(tmp_path: Path) -> Path:
+    return write_tiny_llama_dir(tmp_path / "llama")
+
+
+@pytest.mark.parametrize("write", [write_tiny_llama_dir, write_tiny_neox_dir])
+def test_a_file_is_the_same_model_as_the_directory_it_was_made_of(write: object, tmp_path: Path) -> None:
+    directory = write(tmp_path / "model", tie_word_embeddings=False)  # type: ignore[operator]
+    file = write_gguf_model(tmp_path / "model.gguf", directory)
+    expected, found = SafetensorsCheckpoint(directory), GgufCheckpoint(file)
+    assert found.shapes == expected.shapes
+    for name in expected.shapes:
+        assert torch.equal(found.read(name), expected.read(name)), name
+    assert torch.equal(prompt_logits(load(file), PROMPT), prompt_logits(load(directory), PROMPT))
+
+
+def test_metadata_becomes_the_architecture(llama_dir: Path, tmp_path: Path) -> None:
+    file = write_gguf_model(tmp_path / "model.gguf", llama_dir, metadata={"tokenizer.ggml.eot_token_id": 0})
+    config, expected = GgufCheckpoint(file).config, SafetensorsCheckpoint(llama_dir).config
+    assert config.eos_token_ids == (2, 0)
+    assert config.norm_eps == pytest.approx(expected.norm_eps)
+    same = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "rotary_dim", "rope_theta")
+    assert all(getattr(config, field) == getattr(expected, field) for field in same)
+
+
+def test_a_file_of_the_other_family_has_its_variants(tmp_path: Path) -> None:
+    directory = write_tiny_neox_dir(tmp_path / "neox", use_parallel_residual=False)
+    config = GgufCheckpoint(write_gguf_model(tmp_path / "neox.gguf", directory)).config
+    assert (config.rotary_dim, config.has_parallel_residual, config.activation) == (2, False, Activation.GELU)
+    assert config.has_attention_bias
+    assert config.has_mlp_bias
+
+
+def test_a_file_without_a_head_is_tied_to_its_embedding(tmp_path: Path) -> None:
+    directory = write_tiny_llama_dir(tmp_path / "llama", tie_word_embeddings=True)
+    file = write_gguf_model(tmp_path / "model.gguf", directory)
+    assert GgufCheckpoint(file).config.tie_word_embeddings
+    assert torch.equal(prompt_logits(load(file), PROMPT), prompt_logits(load(directory), PROMPT))
+
+
+@pytest.mark.parametrize(
+    ("kind", "tolerance"), [(Kind.F16, 1e-3), (Kind.BF16, 1e-2), (Kind.Q8_0, 1e-2), (Kind.Q4_1, 0.12), (Kind.Q4_0, 0.2)]
+)
+def test_quantised_values_are_close_to_what_was_quantised(
+    kind: gguf.GGMLQuantizationType, tolerance: float, llama_dir: Path, tmp_path: Path
+) -> None:
+    file = write_gguf_model(tmp_path / "model.gguf", llama_dir, matrix_type=kind)
+    checkpoint, exact = GgufCheckpoint(file), SafetensorsCheckpoint(llama_dir)
+    for name in exact.shapes:
+        torch.testing.assert_close(checkpoint.read(name), exact.read(name), rtol=0, atol=tolerance)
+    name = "model.embed_tokens.weight"
+    assert torch.equal(checkpoint.read_embedding(name)(torch.tensor([7, 7, 0])), checkpoint.read(name)[[7, 7, 0]])
+    load(file)
+
+
+def test_six_bit_blocks_are_widened_as_their_format_says() -> None:
+    """Against the definition, value by value: ggml-quants.c, dequantize_row_q6_K."""
+    rng = np.random.default_rng(3)
+    low, high = rng.integers(0, 256, 128, dtype=np.uint8), rng.integers(0, 256, 64, dtype=np.uint8)
+    scales, step = rng.integers(-128, 128, 16, dtype=np.int8), np.float16(0.013)
+    block = np.concatenate((low, high, scales.view(np.uint8), np.array([step]).view(np.uint8)))
+    expected = np.zeros(256, np.float32)
+    for i in range(256):
+        half, quarter, column = i // 128, i % 128 // 32, i % 32
+        nibbles = low[half * 64 + (quarter % 2) * 32 + column]
+        bits = (nibbles >> 4 if quarter >= 2 else nibbles & 15) | ((high[half * 32 + column] >> (2 * quarter)) & 3) << 4
+        expected[i] = np.float32(step) * scales[i // 16] * (int(bits) - 32)
+    row = QuantizedEmbedding(block[None], TensorEntry("token_embd.weight", (1, 256), Kind.Q6_K, 0))(torch.tensor([0]))
+    torch.testing.assert_close(row[0], torch.from_numpy(expected), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "problem"),
+    [
+        ({"general.architecture": "mamba"}, "'mamba' is not supported; supported are llama, gptneox"),
+        ({"llama.rope.scaling.type": "yarn"}, "rope scaling of type 'yarn'"),
+        ({"llama.expert_count": 8}, "mixtures of experts"),
+        ({"llama.attention.sliding_window": 64}, "sliding window"),
+        ({"llama.rope.dimension_count": 4}, "partial rotation"),
+        ({"llama.embedding_length": 0}, "llama.embedding_length is 0, expected a positive integer"),
+        ({"llama.block_count": None}, "llama.block_count is None, expected a positive integer"),
+        ({"llama.block_count": 3}, "blk.2|model.layers.2"),
+        ({"llama.block_count": 1}, "blk.1.* not part of a LlamaForCausalLM"),
+        ({"llama.feed_forward_length": 32}, "ffn_gate.weight has shape"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(
+    metadata: dict[str, object], problem: str, llama_dir: Path, tmp_path: Path
+) -> None:
+    file = write_gguf_model(tmp_path / "model.gguf", llama_dir, metadata=metadata)
+    with pytest.raises(ModelLoadError, match=problem) as error:
+        load(file)
+    assert str(file) in str(error.value)
+
+
+def test_an_unsupported_type_is_named_with_its_tensor(llama_dir: Path, tmp_path: Path) -> None:
+    file = write_gguf_model(tmp_path / "model.gguf", llama_dir, matrix_type=Kind.Q5_0)
+    with pytest.raises(ModelLoadError, match=r"tensor \S+ has the type Q5_0; supported are F32, F16"):
+        load(file)
+
+
+def test_a_missing_tensor_is_named(llama_dir: Path, tmp_path: Path) -> None:
+    file = write_gguf_model(tmp_path / "model.gguf", llama_dir, leave_out=("blk.1.ffn_up.weight",))
+    with pytest.raises(ModelLoadError, match=r"model\.gguf: tensor model\.layers\.1\.mlp\.up_proj\.weight is missing"):
+        load(file)
+
+
+def test_a_file_cut_anywhere_is_an_error_that_names_it(llama_dir: Path, tmp_path: Path) -> None:
+    whole = write_gguf_model(tmp_path / "model.gguf", llama_dir).read_bytes()
+    cut = tmp_path / "cut.gguf"
+    for length in [*range(0, len(whole) - 64, 4099), len(whole) - 64]:
+        cut.write_bytes(whole[:length])
+        with pytest.raises(ModelLoadError, match=r"cut\.gguf"):
+            GgufCheckpoint(cut)
+    assert "truncated: tensor" in str(pytest.raises(ModelLoadError, GgufCheckpoint, cut).value)
