@@ -135,4 +135,5 @@ def test_a_file_cut_anywhere_is_an_error_that_names_it(llama_dir: Path, tmp_path
         cut.write_bytes(whole[:length])
         with pytest.raises(ModelLoadError, match=r"cut\.gguf"):
             GgufCheckpoint(cut)
-    assert "truncated: tensor" in str(pytest.raises(ModelLoadError, GgufCheckpoint, cut).value)
+    with pytest.raises(ModelLoadError, match=r"cut\.gguf: is truncated: tensor \S+ ends \d+ bytes after the file"):
+        GgufCheckpoint(cut)

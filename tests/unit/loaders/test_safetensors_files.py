@@ -113,7 +113,8 @@ def test_a_file_cut_anywhere_is_an_error_that_names_it(directory: Path) -> None:
         path.write_bytes(whole[:length])
         with pytest.raises(ModelLoadError, match=r"model\.safetensors"):
             SafetensorsCheckpoint(directory)
-    assert "truncated: tensor" in str(pytest.raises(ModelLoadError, SafetensorsCheckpoint, directory).value)
+    with pytest.raises(ModelLoadError, match=r"is truncated: tensor \S+ ends 1 bytes after the file"):
+        SafetensorsCheckpoint(directory)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_an_index_that_names_what_is_not_there_is_an_error(directory: Path) -> N
     with pytest.raises(ModelLoadError, match=r"00001-of-00002\.safetensors: tensor model\.extra is missing"):
         SafetensorsCheckpoint(directory)
     write_index(directory, weight_map | {UP: "model-00003-of-00002.safetensors"})
-    with pytest.raises(ModelLoadError, match="00003-of-00002.safetensors: cannot be read: No such file"):
+    with pytest.raises(ModelLoadError, match=r"00003-of-00002\.safetensors: cannot be read: No such file"):
         SafetensorsCheckpoint(directory)
 
 
