@@ -18,6 +18,7 @@ from aphrodited.procfs import process_state
 from aphrodited.supervision.ledger import Death, Ledger
 from aphrodited.supervision.program_state import ProgramState, read_program_state
 from aphrodited.supervision.rpc import SupervisorClient
+from aphrodited.supervision.runtime_dir import end_leftovers
 
 SUPPORT = Path(__file__).parent
 FAKE_DAEMON = (sys.executable, str(SUPPORT / "fake_daemon.py"))
@@ -134,12 +135,13 @@ class Daemon:
         return self.process.wait(timeout_s)
 
     def close(self) -> None:
-        """End everything at once: the supervisor's children die with it."""
+        """End everything at once: the supervisor's children die with it, and theirs are found by their mark."""
         marked = {pid for start in self._starts for pid in children_of(start.pid)}
         for start in self._starts:
             if start.poll() is None:
                 start.kill()
             start.wait(10)
+        end_leftovers(self.paths)
         wait_until(lambda: not any(is_alive(pid) for pid in marked), 10, f"end of {marked}")
         shutil.rmtree(self.folder)
 
