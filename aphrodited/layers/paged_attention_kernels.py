@@ -19,11 +19,14 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from aphrodited.layers.prefetch import prefetch
+
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Kernel = Callable[..., Any]
 
+_FLOATS_PER_CACHE_LINE = 16
 _IN_ORDER = {"contract"}
 _REORDERED = {"contract", "reassoc", "nsz", "arcp"}
 
@@ -102,7 +105,17 @@ def _attend_block(
     add_values(scores, values, num_keys, total)
 
 
+def _prefetch_block(keys: Floats, values: Floats, block_id: int, kv_head: int) -> None:
+    """Ask for one head of a block of the caches keys and values, [N, K, B, D]."""
+    size = keys.shape[2] * keys.shape[3]
+    start = (block_id * keys.shape[1] + kv_head) * size
+    for offset in range(0, size, _FLOATS_PER_CACHE_LINE):
+        prefetch(keys, start + offset)
+        prefetch(values, start + offset)
+
+
 attend_block = _compile(_attend_block, _IN_ORDER)
+prefetch_block = _compile(_prefetch_block, _IN_ORDER)
 
 
 def _attend(
@@ -131,8 +144,11 @@ def _attend(
             states[:, 1] = 0.0
             totals[:] = 0.0
             num_keys = positions[first_row + num_rows - 1] + 1
-            for block in range((num_keys + block_size - 1) // block_size):
+            num_blocks = (num_keys + block_size - 1) // block_size
+            for block in range(num_blocks):
                 block_id = block_tables[sequence, block]
+                if block + 1 < num_blocks:
+                    prefetch_block(key_cache, value_cache, block_tables[sequence, block + 1], kv_head)
                 for row in range(num_rows):
                     num_visible = min(block_size, positions[first_row + row] + 1 - block * block_size)
                     for lane in range(group if num_visible > 0 else 0):

@@ -11,10 +11,11 @@ from tests.support.sources import PACKAGE, ROOT, modules, place
 
 CONFINED: dict[str, set[str]] = {
     "aiohttp": {"api", "health", "workers", "bench"},
-    "gguf": {"gguf_file", "loaders", "tokenizer"},
+    "gguf": {"loaders"},
     "huggingface_hub": {"loaders", "tokenizer"},
     "jinja2": {"tokenizer"},
-    "numba": {"layers", "models", "loaders", "sampling"},
+    "llvmlite": {"layers"},
+    "numba": {"layers"},
     "prometheus_client": {"metrics", "health", "api"},
     "psutil": {"engine", "bench"},
     "safetensors": {"loaders"},
