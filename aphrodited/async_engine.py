@@ -29,8 +29,8 @@ from aphrodited.errors import (
 )
 from aphrodited.interfaces import EngineBackend, EngineStats, ModelFacts, PromptInput
 from aphrodited.log import get_logger
-from aphrodited.outputs import FinishReason, RequestOutput, TokenOutput
-from aphrodited.request import EncodeRequest, EngineRequest, GenerateRequest
+from aphrodited.outputs import EmbeddingOutput, FinishReason, RequestOutput, TokenOutput
+from aphrodited.request import EncodeRequest, EngineRequest, GenerateRequest, Pooling
 from aphrodited.sampling_params import SamplingParams
 from aphrodited.streams import TokenStream
 from aphrodited.tokenizer.detokenizer import OutputBuilder
@@ -119,13 +119,21 @@ class AsyncAphrodite:
         finally:
             self._release(stream)
 
-    async def encode(self, prompt: PromptInput, request_id: str, *, pooling: str = "last") -> list[float]:
-        stream = self._submit(EncodeRequest(request_id, self._tokenize(prompt)[1], pooling))
+    async def encode(
+        self,
+        prompt: PromptInput,
+        request_id: str,
+        *,
+        pooling: str = Pooling.LAST,
+        normalize: bool = True,
+        priority: int = 0,
+    ) -> EmbeddingOutput:
+        _, token_ids = self._tokenize(prompt)
+        stream = self._submit(EncodeRequest(request_id, token_ids, pooling, normalize, priority))
         try:
-            await stream.get()
+            return await stream.embedding(token_ids)
         finally:
             self._release(stream)
-        raise RequestError("this engine gives no embeddings")
 
     async def abort(self, request_id: str) -> None:
         for stream in [s for s in self._streams.values() if s.request_id == request_id]:

@@ -8,6 +8,7 @@
     ├── EngineError                 the supervisor mends it by itself; the caller may retry (HTTP 503)
     │   ├── MQEngineDeadError       the engine died with the request in it; ENGINE_DEAD_ERROR is this class
     │   ├── OutputLostError         the engine lives, but frames of this request were lost on the way
+    │   ├── RequestAbortedError     somebody other than the caller ended the request in the engine
     │   ├── EngineStartingError     there is no engine to take the request yet
     │   └── MQClientClosedError     the client was closed by its own caller
     ├── ProtocolError               a frame that no peer of ours would send
@@ -86,6 +87,12 @@ class OutputLostError(EngineError):
     """Output frames were lost, or the connection was, while the engine lives on; the request was aborted there."""
 
     code = "OUTPUT_LOST"
+
+
+class RequestAbortedError(EngineError):
+    """Somebody other than the caller ended the request in the engine."""
+
+    code = "REQUEST_ABORTED"
 
 
 class EngineStartingError(EngineError):

@@ -11,15 +11,18 @@ from typing import Protocol
 
 import msgspec
 
-from aphrodited.outputs import RequestOutput, TokenOutput
-from aphrodited.request import EngineRequest
+from aphrodited.outputs import EmbeddingOutput, RequestOutput, TokenOutput
+from aphrodited.request import EngineRequest, Pooling
 from aphrodited.sampling_params import SamplingParams
 
 PromptInput = str | list[int]
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
-    """What a client must know of an engine's model. Engines with equal fingerprints give equal tokens."""
+    """What a client must know of an engine's model. Engines with equal fingerprints give equal tokens.
+
+    embedding_size: numbers in an embedding; 0 if the engine gives none.
+    """
 
     name: str
     max_model_len: int
@@ -32,6 +35,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     fingerprint: str
     deterministic: bool
     backend: str
+    embedding_size: int = 0
 
 
 class EngineStats(msgspec.Struct, frozen=True):
@@ -133,7 +137,21 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def encode(self, prompt: PromptInput, request_id: str, *, pooling: str = "last") -> list[float]: ...
+    async def encode(
+        self,
+        prompt: PromptInput,
+        request_id: str,
+        *,
+        pooling: str = Pooling.LAST,
+        normalize: bool = True,
+        priority: int = 0,
+    ) -> EmbeddingOutput:
+        """The prompt's embedding; see EncodeRequest for the options.
+
+        Cancelling the task that awaits it aborts the request in the engine. Raises what `generate` raises, and
+        RequestAbortedError if somebody else aborted it.
+        """
+        ...
 
     async def abort(self, request_id: str) -> None:
         """End every request of this client with that label. Harmless if there is none."""

@@ -1,8 +1,9 @@
-"""LLM: generate from Python, in this process, without a daemon.
+"""LLM: generate and embed from Python, in this process, without a daemon.
 
     llm = LLM("SmolLM2-135M-Instruct.Q4_1.gguf")
     for output in llm.generate(["The capital of France is"], SamplingParams(temperature=0.0)):
         print(output.outputs[0].text)
+    (embedding,) = llm.embed("The capital of France")
 
 Feeds an EngineBackend and puts its tokens together. Not for use from several threads.
 """
@@ -12,7 +13,8 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -22,9 +24,9 @@ import msgspec
 
 from aphrodited.config.schema import EngineConfig, ModelConfig
 from aphrodited.engine.factory import create_backend
-from aphrodited.errors import ConfigError, QueueFullError
-from aphrodited.outputs import RequestOutput
-from aphrodited.request import GenerateRequest
+from aphrodited.errors import ConfigError, QueueFullError, RequestError
+from aphrodited.outputs import EmbeddingOutput, RequestOutput, TokenOutput
+from aphrodited.request import EncodeRequest, EngineRequest, GenerateRequest, Pooling
 from aphrodited.sampling_params import SamplingParams
 from aphrodited.tokenizer.chat_template import Message
 from aphrodited.tokenizer.detokenizer import OutputBuilder
@@ -72,6 +74,28 @@ class LLM:
             conversations = [conversations]
         return self.generate([self.tokenizer.encode_chat(c) for c in conversations], sampling_params)
 
+    def encode(
+        self, prompts: Prompts, *, pooling: str = Pooling.LAST, normalize: bool = True
+    ) -> list[EmbeddingOutput]:
+        """One embedding per prompt, in their order; see EncodeRequest for the options. Raises as `generate` does."""
+        unfinished = {next(self._keys): self._token_ids(prompt) for prompt in _prompt_list(prompts)}
+        requests = [(key, EncodeRequest(str(key), ids, pooling, normalize)) for key, ids in unfinished.items()]
+        finished: dict[int, EmbeddingOutput] = {}
+        with closing(self._outputs(requests, unfinished)) as outputs:
+            for output in outputs:
+                key, token_ids = output.key, unfinished.pop(output.key)
+                if output.embedding is None:
+                    code, message = output.error or ("internal_error", "the engine gave no reason")
+                    raise RequestError(message, code=code)
+                finished[key] = EmbeddingOutput(str(key), token_ids, output.embedding, output.num_cached_tokens)
+        return [finished[key] for key, _ in requests]
+
+    def embed(
+        self, prompts: Prompts, *, pooling: str = Pooling.LAST, normalize: bool = True
+    ) -> list[tuple[float, ...]]:
+        """The numbers of `encode` alone."""
+        return [output.values for output in self.encode(prompts, pooling=pooling, normalize=normalize)]
+
     def close(self) -> None:
         """Release the model's memory."""
         self._engine.close()
@@ -84,34 +108,45 @@ class LLM:
     ) -> None:
         self.close()
 
+    def _token_ids(self, prompt: str | list[int]) -> list[int]:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+
     def _job(self, prompt: str | list[int], params: SamplingParams) -> tuple[int, GenerateRequest, OutputBuilder]:
         key = next(self._keys)
-        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        token_ids = self._token_ids(prompt)
         tokenizer = self.tokenizer if params.detokenize else None
         text = prompt if isinstance(prompt, str) else None
         builder = OutputBuilder(str(key), text, token_ids, params, tokenizer)
         return key, GenerateRequest(str(key), token_ids, params), builder
 
     def _run(self, jobs: list[tuple[int, GenerateRequest, OutputBuilder]]) -> list[RequestOutput]:
-        builders = {key: builder for key, _, builder in jobs}
-        waiting = deque((key, request) for key, request, _ in jobs)
+        unfinished = {key: builder for key, _, builder in jobs}
         finished: dict[int, RequestOutput] = {}
-        try:
-            while len(finished) < len(jobs):
-                self._submit(waiting)
-                for token_output in self._engine.step():
-                    key = token_output.key
-                    output = builders[key].add(token_output)
-                    if builders[key].stopped_by_string:
-                        self._engine.abort_request(key)
-                    if output.finished:
-                        finished[key] = output
-        finally:
-            for key in builders.keys() - finished.keys():
-                self._engine.abort_request(key)
+        with closing(self._outputs([(key, request) for key, request, _ in jobs], unfinished)) as outputs:
+            for token_output in outputs:
+                key = token_output.key
+                output = unfinished[key].add(token_output)
+                if unfinished[key].stopped_by_string:
+                    self._engine.abort_request(key)
+                if output.finished:
+                    finished[key] = output
+                    del unfinished[key]
         return [finished[key] for key, _, _ in jobs]
 
-    def _submit(self, waiting: deque[tuple[int, GenerateRequest]]) -> None:
+    def _outputs(
+        self, requests: Iterable[tuple[int, EngineRequest]], unfinished: Collection[int]
+    ) -> Generator[TokenOutput]:
+        """What the engine makes of these requests, while the caller has `unfinished` ones; closing aborts those."""
+        waiting = deque(requests)
+        try:
+            while unfinished:
+                self._submit(waiting)
+                yield from self._engine.step()
+        finally:
+            for key in unfinished:
+                self._engine.abort_request(key)
+
+    def _submit(self, waiting: deque[tuple[int, EngineRequest]]) -> None:
         while waiting:
             try:
                 self._engine.add_request(*waiting[0])

@@ -1,10 +1,11 @@
-"""What an engine gives back: TokenOutput per step, RequestOutput to the caller.
+"""What an engine gives back: TokenOutput per step, RequestOutput or EmbeddingOutput to the caller.
 
 TokenOutput is a delta and crosses processes; RequestOutput is put together where the text is.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -39,6 +40,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
     key: as given to `EngineBackend.add_request`.  stop_token_id: the token that ended the sequence if
     finish_reason is STOP; it is the last of token_ids.  error: (code, message) if finish_reason is ERROR.
     num_cached_tokens: prompt tokens served from the prefix cache, sent with the first token only.
+    embedding: what an EncodeRequest asked for, in its one output; see EmbeddingOutput.data.
     """
 
     key: int
@@ -48,6 +50,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
     logprobs: list[TokenLogprobs] | None = None
     num_cached_tokens: int = 0
     error: tuple[str, str] | None = None
+    embedding: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -80,3 +83,17 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool = False
     num_cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """A prompt's embedding. data: its numbers, float32 in little-endian order."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    data: bytes
+    num_cached_tokens: int = 0
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return struct.unpack(f"<{len(self.data) // 4}f", self.data)

@@ -1,9 +1,11 @@
-"""What is asked of an engine: one GenerateRequest per sequence.
+"""What is asked of an engine: one GenerateRequest or EncodeRequest per sequence.
 
 Token ids only: text, templates and stop strings stay with the caller.
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 import msgspec
 
@@ -25,13 +27,24 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, tag="generat
     num_replayed: int = 0
 
 
+class Pooling(StrEnum):
+    """Which of a prompt's hidden states, after the model's final norm, make its embedding."""
+
+    LAST = "last"  # the last token's: the only one that has seen the whole prompt
+    MEAN = "mean"  # the mean over all tokens
+
+
 class EncodeRequest(msgspec.Struct, frozen=True, array_like=True, tag="encode"):
-    """Embed a prompt. Engines that cannot embed answer with a RequestError."""
+    """Embed a prompt. Engines that cannot embed answer with a RequestError, as for a pooling that they do not know.
+
+    pooling: a value of Pooling.  normalize: scale the embedding to length 1.  priority: as of a GenerateRequest.
+    """
 
     request_id: str
     prompt_token_ids: list[int]
-    pooling: str = "last"
+    pooling: str = Pooling.LAST
     normalize: bool = True
+    priority: int = 0
 
 
 EngineRequest = GenerateRequest | EncodeRequest

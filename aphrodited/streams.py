@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from aphrodited.errors import RequestError
-from aphrodited.outputs import FinishReason, TokenOutput
+from aphrodited.errors import RequestAbortedError, RequestError
+from aphrodited.outputs import EmbeddingOutput, FinishReason, TokenOutput
 
 
 class TokenStream:
@@ -68,6 +68,13 @@ class TokenStream:
             await self._waiter
         outputs, self._outputs = self._outputs, []
         return outputs
+
+    async def embedding(self, prompt_token_ids: list[int]) -> EmbeddingOutput:
+        """The one output of an EncodeRequest. Raises the error that ended the stream."""
+        (output,) = await self.get()
+        if output.embedding is None:
+            raise RequestAbortedError("the request was aborted before its embedding was made")
+        return EmbeddingOutput(self.request_id, prompt_token_ids, output.embedding, output.num_cached_tokens)
 
     def _wake(self) -> None:
         waiter = self._waiter

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from aphrodited.api.error_responses import RequestAbortedError
+from aphrodited.errors import RequestAbortedError
 from aphrodited.outputs import FinishReason, RequestOutput, TokenLogprobs
 
 

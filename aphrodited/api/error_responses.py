@@ -62,12 +62,6 @@ class EngineUnavailableError(EngineError):
         self.retry_after_s = retry_after_s
 
 
-class RequestAbortedError(EngineError):
-    """Somebody other than the client ended the request in the engine."""
-
-    code = "REQUEST_ABORTED"
-
-
 class ShuttingDownError(EngineError):
     """This worker is stopping and takes or finishes no more requests."""
 

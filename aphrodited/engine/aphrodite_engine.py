@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from aphrodited.engine.pooling import Pooled
 from aphrodited.engine.scheduler import ScheduledBatch, Scheduler
 from aphrodited.engine.sequence import Sequence
 from aphrodited.errors import ContextLengthError, RequestError
 from aphrodited.interfaces import EngineStats, ModelFacts, StepPlan
 from aphrodited.outputs import TokenOutput
-from aphrodited.request import EncodeRequest, EngineRequest, GenerateRequest
+from aphrodited.request import EncodeRequest, EngineRequest, GenerateRequest, Pooling
 from aphrodited.sampling.sampled import Sampled
 from aphrodited.sampling_params import MAX_SEED, SamplingParams
 
@@ -26,8 +27,11 @@ WARM_UP_TOKENS = 24  # a prompt longer than one block of the usual size
 class Runner(Protocol):
     """Computes batches."""
 
-    def execute(self, batch: ScheduledBatch, on_progress: Callable[[], None]) -> list[Sampled]:
-        """One Sampled for each entry that samples, in order. Raises if the engine is lost."""
+    def execute(self, batch: ScheduledBatch, on_progress: Callable[[], None]) -> Iterable[Sampled | Pooled]:
+        """One result for each entry that reaches its sequence's end, in order: Pooled if the sequence has a pooler.
+
+        Raises if the engine is lost.
+        """
         ...
 
     def close(self) -> None: ...
@@ -49,10 +53,12 @@ class AphroditeEngine:
 
         Raises RequestError (bad parameter, too long, queue full); then nothing was accepted.
         """
+        seed = None
         if isinstance(request, EncodeRequest):
-            raise RequestError("this engine cannot embed", code="not_supported")
-        check_request(request, self.facts)
-        seed = request.sampling_params.seed
+            check_encode_request(request, self.facts)
+        else:
+            check_request(request, self.facts)
+            seed = request.sampling_params.seed
         self._scheduler.add(
             Sequence(
                 key,
@@ -100,6 +106,22 @@ class AphroditeEngine:
     def _tick(self) -> None:
         if self.on_progress is not None:
             self.on_progress()
+
+
+def check_encode_request(request: EncodeRequest, facts: ModelFacts) -> None:
+    """Raise RequestError for whatever this model cannot embed."""
+    prompt = request.prompt_token_ids
+    if not facts.embedding_size:
+        raise RequestError(f"the model {facts.name} gives no embeddings", param="model", code="embeddings_not_supported")
+    if request.pooling not in list(Pooling):
+        raise RequestError(f"pooling must be one of {', '.join(Pooling)}", param="pooling")
+    if not prompt:
+        raise RequestError("the prompt is empty: at least one token is needed", param="prompt")
+    if len(prompt) > facts.max_model_len:
+        raise ContextLengthError(
+            f"the prompt has {len(prompt)} tokens; it may have {facts.max_model_len}", param="prompt"
+        )
+    _check_token_ids(prompt, facts, "prompt")
 
 
 def check_request(request: GenerateRequest, facts: ModelFacts) -> None:

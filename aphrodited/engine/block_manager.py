@@ -115,7 +115,7 @@ class BlockManager:
             self._hash_of[block] = None
 
     def _find_prefix(self, sequence: Sequence) -> list[int]:
-        if not self._enable_prefix_caching:
+        if not (self._enable_prefix_caching and sequence.uses_prefix_cache):
             return []
         num_full = (len(sequence) - 1) // self.block_size  # without the last token
         self._extend_hashes(sequence, num_full)

@@ -69,6 +69,7 @@ def create_engine(config: ModelConfig, model: CausalModel) -> AphroditeEngine:
         fingerprint=f"{model.fingerprint}-{engine.block_size}",  # attention sums block by block: the last bits differ
         deterministic=model.deterministic,
         backend="embedded",
+        embedding_size=architecture.hidden_size,
     )
     log.info(
         "engine_created",

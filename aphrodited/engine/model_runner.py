@@ -1,4 +1,4 @@
-"""ModelRunner: a ScheduledBatch in, one sampled token for each sequence that is due one out.
+"""ModelRunner: a ScheduledBatch in, one sampled token or embedding for each sequence that is due one out.
 
 Owns the model, its KV cache memory and the sampler. Knows nothing of who is scheduled when, or of what a token means.
 """
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from aphrodited.engine.batch_tensors import BatchTensors
 from aphrodited.engine.kv_cache_pool import KVCachePool
+from aphrodited.engine.pooling import Pooled
 from aphrodited.engine.scheduler import ScheduledBatch
 from aphrodited.layers.attention import AttentionMetadata
 from aphrodited.models.config import ModelArchitecture
@@ -54,20 +55,44 @@ class ModelRunner:
         self._sampler = Sampler()
 
     @torch.inference_mode()
-    def execute(self, batch: ScheduledBatch, on_progress: Callable[[], None]) -> list[Sampled]:
-        """Compute a batch. One result for each entry that samples, in order; on_progress is called after every layer."""
+    def execute(self, batch: ScheduledBatch, on_progress: Callable[[], None]) -> list[Sampled | Pooled]:
+        """Compute a batch. One result for each entry that reaches its sequence's end, in order.
+
+        on_progress is called after every layer.
+        """
         tensors = BatchTensors.build(batch, self._block_size, self._device)
         self._model.on_layer = on_progress
         hidden = self._model.forward(
             tensors.input_ids, tensors.metadata.positions, self._pool.layers, tensors.metadata
         )  # [T, E]
-        rows = [entry.sequence.sampling_row() for entry in batch.entries if entry.samples]
-        if not rows:
-            return []
-        if tensors.logits_rows is not None:
-            hidden = hidden[tensors.logits_rows]  # [R, E]: V is far larger than E, and a prompt has T >> R
-        return self._sampler.sample(self._model.compute_logits(hidden), rows)
+        _pool(batch, hidden)
+        sampled = iter(self._sample(batch, hidden, tensors.logits_rows))
+        return [
+            next(sampled) if entry.sequence.pooler is None else entry.sequence.pooler.finish()
+            for entry in batch.entries
+            if entry.reaches_end
+        ]
 
     def close(self) -> None:
         """Let go of the KV cache."""
         self._pool.layers.clear()
+
+    def _sample(self, batch: ScheduledBatch, hidden: Tensor, logits_rows: Tensor | None) -> list[Sampled]:
+        rows = [entry.sequence.sampling_row() for entry in batch.entries if entry.samples]
+        if not rows:
+            return []
+        if logits_rows is not None:
+            hidden = hidden[logits_rows]  # [R, E]: V is far larger than E, and a prompt has T >> R
+        return self._sampler.sample(self._model.compute_logits(hidden), rows)
+
+
+def _pool(batch: ScheduledBatch, hidden: Tensor) -> None:
+    """Hand the hidden states [T, E] of the flat batch to the sequences that make embeddings of them."""
+    end = 0
+    for entry in batch.entries:
+        first, end = end, end + entry.num_tokens
+        pooler = entry.sequence.pooler
+        if pooler is None or not (pooler.needs_every_token or entry.reaches_end):
+            continue
+        rows = hidden[first if pooler.needs_every_token else end - 1 : end]
+        pooler.take(rows.to("cpu", torch.float64).numpy(), entry.start)

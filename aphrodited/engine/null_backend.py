@@ -2,10 +2,10 @@
 
 Scheduling, limits, stop tokens and errors are the real engine's. The token at position p is the prompt's at p modulo
 the prompt's length, passing over ids that would end the answer, so output is text that the prompt's tokenizer knows.
-Loads no torch.
+A token's hidden state is a hash of it, which makes embeddings. Loads no torch.
 
-A config.json in the model's directory may set vocab_size, max_position_embeddings, eos_token_id and `null_step_s`
-(seconds a step takes, 0 if absent); without one, DEFAULT_* hold.
+A config.json in the model's directory may set vocab_size, hidden_size, max_position_embeddings, eos_token_id and
+`null_step_s` (seconds a step takes, 0 if absent); without one, DEFAULT_* hold.
 
 Drills. A prompt that begins [M, M, drill, argument], M being the last id of the vocabulary, does this:
 
@@ -19,15 +19,19 @@ Drills. A prompt that begins [M, M, drill, argument], M being the last id of the
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from aphrodited.config.schema import ModelConfig
 from aphrodited.engine.aphrodite_engine import AphroditeEngine
 from aphrodited.engine.capacity import AUTO_MEMORY_LIMIT, plan_capacity
+from aphrodited.engine.pooling import Pooled, Rows
 from aphrodited.engine.scheduler import ScheduledBatch, create_scheduler
 from aphrodited.engine.sequence import Sequence
 from aphrodited.errors import ModelLoadError
@@ -37,9 +41,11 @@ from aphrodited.sampling.sampled import Sampled
 
 DEFAULT_VOCAB_SIZE = 131072
 DEFAULT_MAX_MODEL_LEN = 8192
+DEFAULT_HIDDEN_SIZE = 64
 
 _BLOCK_BYTES = 16 * 1024  # what a block pretends to take, for engine.kv_cache_memory
 _TICK_S = 0.05
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbours end far apart
 
 
 class Drill(IntEnum):
@@ -58,6 +64,7 @@ class NullModel(msgspec.Struct, frozen=True):
     max_position_embeddings: int = DEFAULT_MAX_MODEL_LEN
     eos_token_id: int | list[int] | None = None
     null_step_s: float = 0.0
+    hidden_size: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_HIDDEN_SIZE
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -77,18 +84,23 @@ class NullRunner:
         self._marker = model.vocab_size - 1
         self._never = frozenset({*model.eos_token_ids, self._marker})
         self._step_s = model.null_step_s
+        self._hidden_size = model.hidden_size
         self._sleep = sleep
 
-    def execute(self, batch: ScheduledBatch, on_progress: Callable[[], None]) -> list[Sampled]:
-        """One token for each entry that samples."""
-        due = [entry.sequence for entry in batch.entries if entry.samples]
+    def execute(self, batch: ScheduledBatch, on_progress: Callable[[], None]) -> list[Sampled | Pooled]:
+        """One token or embedding for each entry that reaches its sequence's end."""
+        due = [entry.sequence for entry in batch.entries if entry.reaches_end]
         step_s = max([self._step_s, *(self._drill_pause_s(sequence) for sequence in due)])
         while step_s > 0:
             self._sleep(min(step_s, _TICK_S))
             step_s -= _TICK_S
             on_progress()
         on_progress()
-        return [self._sample(sequence) for sequence in due]
+        for entry in batch.entries:
+            if entry.sequence.pooler is not None:
+                tokens = entry.sequence.token_ids[entry.start : entry.start + entry.num_tokens]
+                entry.sequence.pooler.take(self._hidden_states(tokens), entry.start)
+        return [self._finish(sequence) for sequence in due]
 
     def close(self) -> None:
         """There is nothing to release."""
@@ -111,10 +123,19 @@ class NullRunner:
             self._sleep(3600.0)
         return 0.0
 
-    def _sample(self, sequence: Sequence) -> Sampled:
+    def _finish(self, sequence: Sequence) -> Sampled | Pooled:
         drill, argument = self._drill(sequence)
-        if drill == Drill.NOT_FINITE and sequence.num_output_tokens >= argument:
-            return Sampled(None)
+        is_finite = drill != Drill.NOT_FINITE or sequence.num_output_tokens < argument
+        if sequence.pooler is not None:
+            return sequence.pooler.finish() if is_finite else Pooled(None)
+        return self._sample(sequence) if is_finite else Sampled(None)
+
+    def _hidden_states(self, tokens: array[int]) -> Rows:
+        """[T, E], numbers from -1 to 1."""
+        mixed = np.multiply.outer(np.array(tokens, np.uint64) + 1, np.arange(1, self._hidden_size + 1, dtype=np.uint64))
+        return (mixed * _MIX >> 11).astype(np.float64) * 2.0**-52 - 1.0
+
+    def _sample(self, sequence: Sequence) -> Sampled:
         token_id = self._echo(sequence)
         alternatives = sequence.params.logprobs
         if alternatives is None:
@@ -153,6 +174,7 @@ def create_null_backend(config: ModelConfig) -> AphroditeEngine:
         fingerprint=f"null-{model.vocab_size}-{','.join(map(str, model.eos_token_ids))}",
         deterministic=True,
         backend="null",
+        embedding_size=model.hidden_size,
     )
     return AphroditeEngine(facts, create_scheduler(engine, capacity.num_blocks), NullRunner(model))
 

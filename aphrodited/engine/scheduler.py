@@ -10,10 +10,12 @@ gets on, and everybody ends. Knows no tensors, no text, no clock.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from aphrodited.config.schema import EngineConfig
 from aphrodited.engine.block_manager import BlockManager
+from aphrodited.engine.pooling import Pooled
 from aphrodited.engine.sequence import Sequence, SequenceStatus
 from aphrodited.errors import ConfigError, ContextLengthError, QueueFullError
 from aphrodited.interfaces import EngineStats
@@ -23,15 +25,22 @@ from aphrodited.sampling.sampled import Sampled
 
 @dataclass(slots=True)
 class ScheduledSequence:
-    """num_tokens tokens of a sequence, from `start` on. If they reach its end, the step samples the next one."""
+    """num_tokens tokens of a sequence, from `start` on.
+
+    If they reach its end, the step samples the next one or, if the sequence has a pooler, finishes its embedding.
+    """
 
     sequence: Sequence
     start: int
     num_tokens: int
 
     @property
-    def samples(self) -> bool:
+    def reaches_end(self) -> bool:
         return self.start + self.num_tokens == len(self.sequence)
+
+    @property
+    def samples(self) -> bool:
+        return self.reaches_end and self.sequence.pooler is None
 
 
 @dataclass(slots=True)
@@ -61,6 +70,10 @@ class Counters:
 
 def _rank(sequence: Sequence) -> tuple[int, int]:
     return sequence.rank
+
+
+def _is_not_finite(result: Sampled | Pooled) -> bool:
+    return result.data is None if isinstance(result, Pooled) else result.token_id is None
 
 
 class Scheduler:
@@ -117,20 +130,21 @@ class Scheduler:
             self._admit_waiting(batch)
         return batch
 
-    def update(self, batch: ScheduledBatch, sampled: list[Sampled]) -> list[TokenOutput]:
-        """Take in what a step computed.  sampled: one for each entry that samples, in order."""
+    def update(self, batch: ScheduledBatch, results: Iterable[Sampled | Pooled]) -> list[TokenOutput]:
+        """Take in what a step computed.  results: one for each entry that reaches its sequence's end, in order."""
         outputs: list[TokenOutput] = []
-        tokens = iter(sampled)
+        remaining = iter(results)
         for entry in batch.entries:
             sequence = entry.sequence
-            samples = entry.samples
-            result = next(tokens) if samples else None
-            if result is not None and result.token_id is None:
+            result = next(remaining) if entry.reaches_end else None
+            if result is not None and _is_not_finite(result):
                 outputs.append(self._fail(sequence))
                 continue
             sequence.num_computed_tokens += entry.num_tokens
             self._blocks.publish(sequence, entry.start)
-            if result is not None and result.token_id is not None:
+            if isinstance(result, Pooled):
+                outputs.append(self._finish_embedding(sequence, result))
+            elif result is not None and result.token_id is not None:
                 outputs.append(self._append(sequence, result.token_id, result))
         self._counters.num_steps += 1
         return outputs
@@ -223,6 +237,17 @@ class Scheduler:
             num_cached_tokens=(sequence.num_cached_tokens or 0) if is_first else 0,
         )
 
+    def _finish_embedding(self, sequence: Sequence, result: Pooled) -> TokenOutput:
+        self._end(sequence)
+        self._counters.num_finished += 1
+        return TokenOutput(
+            key=sequence.key,
+            token_ids=[],
+            finish_reason=FinishReason.STOP,
+            num_cached_tokens=sequence.num_cached_tokens or 0,
+            embedding=result.data,
+        )
+
     def _fail(self, sequence: Sequence) -> TokenOutput:
         self._end(sequence, forget=True)
         self._counters.num_finished += 1
@@ -230,7 +255,7 @@ class Scheduler:
             key=sequence.key,
             token_ids=[],
             finish_reason=FinishReason.ERROR,
-            error=("not_finite", "the model's logits for this request are not finite numbers, so no token could be chosen"),
+            error=("not_finite", "what the model computed for this request are not finite numbers"),
         )
 
     def _end(self, sequence: Sequence, *, forget: bool = False) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from array import array
 from enum import StrEnum
 
+from aphrodited.engine.pooling import Pooler
 from aphrodited.outputs import FinishReason
-from aphrodited.request import GenerateRequest
+from aphrodited.request import EngineRequest, GenerateRequest, Pooling
 from aphrodited.sampling.sampled import SamplingRow
+from aphrodited.sampling_params import SamplingParams
 
 
 class SequenceStatus(StrEnum):
@@ -23,6 +25,7 @@ class Sequence:
     num_computed_tokens: the leading tokens whose keys and values are in the cache.
     block_table: block ids in order.  block_hashes: of the leading full blocks, as far as they were needed.
     num_cached_tokens: how many prompt tokens the prefix cache served; None until first admitted.
+    pooler: makes its embedding; None if it generates tokens.
     """
 
     __slots__ = (
@@ -35,6 +38,7 @@ class Sequence:
         "num_prompt_tokens",
         "num_replayed",
         "params",
+        "pooler",
         "rank",
         "seed",
         "status",
@@ -45,22 +49,27 @@ class Sequence:
     def __init__(
         self,
         key: int,
-        request: GenerateRequest,
+        request: EngineRequest,
         *,
         seed: int,
         arrival: int,
         eos_token_ids: tuple[int, ...],
         max_model_len: int,
     ) -> None:
-        params = request.sampling_params
+        if isinstance(request, GenerateRequest):
+            params, num_replayed, pooler = request.sampling_params, request.num_replayed, None
+        else:
+            params, num_replayed = SamplingParams(), 0
+            pooler = Pooler(Pooling(request.pooling), normalize=request.normalize)
         self.key = key
         self.params = params
+        self.pooler = pooler
         self.seed = seed
         self.rank = (request.priority, arrival)  # lower runs first; unique
         self.status = SequenceStatus.WAITING
         self.token_ids = array("q", request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
-        self.num_replayed = request.num_replayed
+        self.num_replayed = num_replayed
         num_own_tokens = self.num_prompt_tokens - self.num_replayed  # what is not output, of any life
         self.max_total_tokens = (
             max_model_len if params.max_tokens is None else min(max_model_len, num_own_tokens + params.max_tokens)
@@ -85,6 +94,11 @@ class Sequence:
     def is_decoding(self) -> bool:
         """Only its newest token is left to compute."""
         return self.num_computed_tokens == len(self.token_ids) - 1
+
+    @property
+    def uses_prefix_cache(self) -> bool:
+        """Whether it may do without the hidden states of cached tokens."""
+        return self.pooler is None or not self.pooler.needs_every_token
 
     def sampling_row(self) -> SamplingRow:
         """How to choose the next token."""

@@ -19,8 +19,8 @@ from aphrodited.interfaces import EngineStats, ModelFacts, PromptInput
 from aphrodited.mq.connection import Connection
 from aphrodited.mq.follower import EngineFollower
 from aphrodited.mq.inflight import copy_of
-from aphrodited.outputs import RequestOutput
-from aphrodited.request import EncodeRequest, GenerateRequest
+from aphrodited.outputs import EmbeddingOutput, RequestOutput
+from aphrodited.request import EncodeRequest, GenerateRequest, Pooling
 from aphrodited.sampling_params import SamplingParams
 from aphrodited.tokenizer.detokenizer import OutputBuilder
 from aphrodited.tokenizer.tokenizer import Tokenizer, load_tokenizer
@@ -136,15 +136,22 @@ class MQAphroditeEngineClient:
         finally:
             connection.release(stream)
 
-    async def encode(self, prompt: PromptInput, request_id: str, *, pooling: str = "last") -> list[float]:
+    async def encode(
+        self,
+        prompt: PromptInput,
+        request_id: str,
+        *,
+        pooling: str = Pooling.LAST,
+        normalize: bool = True,
+        priority: int = 0,
+    ) -> EmbeddingOutput:
         _, token_ids = await self._tokenize(prompt)
         connection = await self._connected()
-        stream = connection.submit(EncodeRequest(request_id, token_ids, pooling))
+        stream = connection.submit(EncodeRequest(request_id, token_ids, pooling, normalize, priority))
         try:
-            await stream.get()
+            return await stream.embedding(token_ids)
         finally:
             connection.release(stream)
-        raise RequestError("this engine gives no embeddings")
 
     async def abort(self, request_id: str) -> None:
         for connection in self._start().connections:

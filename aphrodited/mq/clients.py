@@ -35,6 +35,8 @@ from aphrodited.outputs import TokenOutput
 log = get_logger()
 
 MAX_CLIENTS = 1024
+MAX_FRAME_BYTES = 1024**2
+"""Of embeddings in one frame. Tokens need no such limit: a step makes few of them."""
 
 
 @dataclass(slots=True)
@@ -58,11 +60,19 @@ class ClientTable:
     """Attaches, sends and forgets. One thread calls every method; none blocks.
 
     abort: ends a sequence in the engine by its key.  poller: told of the descriptor of each client's process.
+    max_frame_bytes: of embeddings, after which a frame is sent and the next one begun.
     """
 
     def __init__(
-        self, output: zmq.Socket[bytes], poller: zmq.Poller, generation: int, abort: Callable[[int], object]
+        self,
+        output: zmq.Socket[bytes],
+        poller: zmq.Poller,
+        generation: int,
+        abort: Callable[[int], object],
+        *,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
+        self._max_frame_bytes = max_frame_bytes
         self._output = output
         self._poller = poller
         self._generation = generation
@@ -126,7 +136,8 @@ class ClientTable:
     # -- frames -------------------------------------------------------------------------------------------------
 
     def send_outputs(self, outputs: Iterable[TokenOutput]) -> None:
-        """One frame per client with what a step made for it."""
+        """One frame per client with what a step made for it; more if its embeddings are too large for one."""
+        full: list[tuple[int, list[TokenOutput]]] = []
         groups: dict[int, list[TokenOutput]] = {}
         for output in outputs:
             slot = output.key >> NUMBER_BITS
@@ -136,9 +147,12 @@ class ClientTable:
             group.append(output)
             if output.finish_reason is not None:
                 self._by_slot[slot].numbers.discard(output.key & NUMBER_MASK)
-        for slot, group in groups.items():
-            client = self._by_slot[slot]
-            self._send_numbered(client, StepOutputs(client.next_frame, group))
+                if output.embedding is not None and len(group) * len(output.embedding) >= self._max_frame_bytes:
+                    full.append((slot, groups.pop(slot)))
+        for slot, group in (*full, *groups.items()):
+            client = self._by_slot.get(slot)
+            if client is not None and client.drop_reason is None:  # not lost with an earlier frame of this step
+                self._send_numbered(client, StepOutputs(client.next_frame, group))
 
     def send_failure(
         self, client: Client, number: int, code: str, message: str, *, http_status: int, param: str | None = None

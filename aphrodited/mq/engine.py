@@ -22,7 +22,7 @@ from aphrodited.config.schema import MqConfig
 from aphrodited.errors import ProtocolError, RequestError
 from aphrodited.interfaces import EngineBackend
 from aphrodited.log import get_logger
-from aphrodited.mq.clients import ClientTable
+from aphrodited.mq.clients import MAX_FRAME_BYTES, ClientTable
 from aphrodited.mq.codec import decode_data_request, decode_input, decode_way, encode
 from aphrodited.mq.endpoints import Generation
 from aphrodited.mq.messages import (
@@ -85,7 +85,11 @@ class MQAphroditeEngine:
         self._sockets = EngineSockets(generation, config)
         self._poller = zmq.Poller()
         self._clients = ClientTable(
-            self._sockets.output, self._poller, generation.number, backend.abort_request
+            self._sockets.output,
+            self._poller,
+            generation.number,
+            backend.abort_request,
+            max_frame_bytes=min(MAX_FRAME_BYTES, config.max_message_size // 4),
         )
         self._vitals = Vitals(
             backend,

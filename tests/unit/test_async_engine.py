@@ -11,7 +11,7 @@ import pytest
 from aphrodited import ENGINE_DEAD_ERROR, AsyncAphrodite, MQClientClosedError, SamplingParams
 from aphrodited.config.schema import ModelConfig
 from aphrodited.engine.null_backend import DEFAULT_VOCAB_SIZE
-from aphrodited.errors import RequestError
+from aphrodited.errors import RequestAbortedError, RequestError
 from aphrodited.interfaces import EngineClient
 from aphrodited.outputs import FinishReason, RequestOutput
 
@@ -48,9 +48,34 @@ async def test_a_bad_request_is_refused_alone(engine: AsyncAphrodite) -> None:
         await last_of(engine.generate("text", SamplingParams(), "text"))
     with pytest.raises(RequestError):
         await last_of(engine.generate([MARKER, MARKER, NOT_FINITE, 2], SamplingParams(max_tokens=9), "nan"))
-    with pytest.raises(RequestError, match="cannot embed"):
-        await engine.encode([1], "embed")
+    with pytest.raises(RequestError, match="pooling"):
+        await engine.encode([1], "embed", pooling="max")
     assert (await good).finished
+
+
+async def test_prompts_are_embedded_beside_others(engine: AsyncAphrodite) -> None:
+    running = asyncio.create_task(last_of(engine.generate([1], SamplingParams(max_tokens=50), "r")))
+    embeddings = await asyncio.gather(*(engine.encode([i, 7], f"e{i}", pooling="mean") for i in range(20)))
+    assert len({embedding.data for embedding in embeddings}) == 20
+    assert embeddings[3].values == (await engine.encode([3, 7], "again", pooling="mean")).values
+    assert engine.facts is not None
+    assert len(embeddings[0].values) == engine.facts.embedding_size
+    await running
+
+
+async def test_an_aborted_embedding_is_told_and_one_that_nobody_awaits_is_ended(engine: AsyncAphrodite) -> None:
+    encoding = asyncio.create_task(engine.encode([1, 2], "e"))
+    await asyncio.sleep(0)  # it is submitted, and nothing can have come back yet
+    await engine.abort("e")
+    with pytest.raises(RequestAbortedError):
+        await encoding
+    forgotten = asyncio.create_task(engine.encode([1, 2], "f"))
+    await asyncio.sleep(0)
+    forgotten.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await forgotten
+    stats = await engine.stats()
+    assert (stats.num_running, stats.num_waiting, stats.num_blocks_used) == (0, 0, 0)
 
 
 async def test_abort_and_leaving_free_the_engine(engine: AsyncAphrodite) -> None:

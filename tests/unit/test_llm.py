@@ -60,6 +60,23 @@ def test_a_conversation_is_answered(llm):
     assert len(two) == 2
 
 
+def test_prompts_are_embedded_in_their_order(llm):
+    texts = [f"the dog {i}" for i in range(9)]
+    together = llm.encode(texts, pooling="mean")
+    assert [output.prompt_token_ids for output in together] == [llm.tokenizer.encode(text) for text in texts]
+    assert [output.data for output in together] == [llm.encode(text, pooling="mean")[0].data for text in texts]
+    assert llm.embed(texts[2], pooling="mean") == [together[2].values]
+
+
+def test_what_cannot_be_embedded_gives_up_the_call_and_leaves_nothing_behind(llm):
+    with pytest.raises(RequestError, match="empty"):
+        llm.embed([[30], []])
+    marker = 319
+    with pytest.raises(RequestError, match="not finite"):
+        llm.embed([[30], [marker, marker, 4], [31], [32]])
+    assert not llm._engine.has_unfinished_requests()
+
+
 def test_one_bad_prompt_gives_up_the_call_and_leaves_nothing_behind(llm):
     with pytest.raises(RequestError, match="empty"):
         llm.generate([[30], []])

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 
 from aphrodited.config.schema import EngineConfig, ModelConfig
@@ -71,10 +72,48 @@ def test_max_tokens_beyond_the_context_ends_with_length():
     assert outputs[-1].finish_reason is FinishReason.LENGTH
 
 
-def test_embedding_is_not_supported():
+@pytest.mark.parametrize(
+    ("bad", "param"),
+    [
+        (EncodeRequest("r", []), "prompt"),
+        (EncodeRequest("r", [VOCAB_SIZE]), "prompt"),
+        (EncodeRequest("r", [5], pooling="max"), "pooling"),
+    ],
+)
+def test_what_cannot_be_embedded_is_refused_by_its_parameter(bad, param):
+    engine = create()
     with pytest.raises(RequestError) as caught:
-        create().add_request(1, EncodeRequest("r", [5]))
-    assert caught.value.code == "not_supported"
+        engine.add_request(1, bad)
+    assert caught.value.param == param
+    assert not engine.has_unfinished_requests()
+
+
+def test_a_prompt_to_embed_may_fill_the_context_and_not_more():
+    engine = create(max_model_len=8)
+    engine.add_request(1, EncodeRequest("r", list(range(8))))
+    with pytest.raises(ContextLengthError, match="9 tokens"):
+        engine.add_request(2, EncodeRequest("r", list(range(9))))
+    (output,) = run(engine)
+    assert len(output.embedding) == 4 * engine.facts.embedding_size
+
+
+def test_a_model_that_gives_no_embeddings_says_so():
+    engine = create()
+    engine.facts = msgspec.structs.replace(engine.facts, embedding_size=0)
+    with pytest.raises(RequestError) as caught:
+        engine.add_request(1, EncodeRequest("r", [5]))
+    assert caught.value.code == "embeddings_not_supported"
+
+
+def test_an_embedding_is_one_output_and_is_counted():
+    engine = create(max_num_batched_tokens=16)
+    engine.add_request(1, EncodeRequest("r", list(range(40))))
+    engine.add_request(2, request(range(5), max_tokens=3))
+    outputs = [output for output in run(engine) if output.key == 1]
+    assert [(o.token_ids, o.finish_reason) for o in outputs] == [([], FinishReason.STOP)]
+    stats = engine.stats()
+    assert (stats.num_prompt_tokens, stats.num_generated_tokens, stats.num_finished) == (45, 3, 2)
+    assert (stats.num_running, stats.num_blocks_used) == (0, 0)
 
 
 def test_a_full_queue_is_told():

@@ -5,6 +5,7 @@ import pytest
 from aphrodited.config.schema import ModelConfig
 from aphrodited.engine.factory import create_backend
 from aphrodited.engine.null_backend import (
+    DEFAULT_HIDDEN_SIZE,
     DEFAULT_VOCAB_SIZE,
     Drill,
     DrillError,
@@ -14,7 +15,7 @@ from aphrodited.engine.null_backend import (
 )
 from aphrodited.errors import ModelLoadError
 from aphrodited.outputs import FinishReason
-from aphrodited.request import GenerateRequest
+from aphrodited.request import EncodeRequest, GenerateRequest
 from aphrodited.sampling_params import SamplingParams
 
 MARKER = DEFAULT_VOCAB_SIZE - 1
@@ -133,3 +134,25 @@ def test_the_factory_makes_it_and_reports():
     )
     assert backend.facts.backend == "null"
     assert reports[-1] == 1.0
+
+
+def embedding(engine, prompt, **options):
+    engine.add_request(1, EncodeRequest("r", prompt, **options))
+    outputs = []
+    while engine.has_unfinished_requests():
+        outputs += engine.step()
+    (output,) = outputs
+    return output
+
+
+def test_embeddings_are_a_function_of_the_prompt(engine):
+    first = embedding(engine, [10, 11, 12], pooling="mean").embedding
+    assert first == embedding(engine, [10, 11, 12], pooling="mean").embedding
+    assert first != embedding(engine, [10, 11, 13], pooling="mean").embedding
+    assert embedding(engine, [9, 12]).embedding == embedding(engine, [12]).embedding
+    assert len(first) == 4 * DEFAULT_HIDDEN_SIZE == 4 * engine.facts.embedding_size
+
+
+def test_an_embedding_can_be_made_to_fail_alone(engine):
+    output = embedding(engine, [MARKER, MARKER, Drill.NOT_FINITE])
+    assert (output.finish_reason, output.error[0]) == (FinishReason.ERROR, "not_finite")
