@@ -18,12 +18,11 @@ from torch import Tensor
 from aphrodited.errors import ModelLoadError
 from aphrodited.gguf_file import GgufHead, TensorEntry, read_head
 from aphrodited.layers.embedding import Embedding
+from aphrodited.loaders.ggml_types import supported_type, widen
 from aphrodited.loaders.gguf_config import read_gguf_architecture
 from aphrodited.loaders.gguf_names import hf_name
 from aphrodited.loaders.identity import file_identity
 from aphrodited.models.config import Architecture, ModelArchitecture
-
-SUPPORTED_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q6_K")
 
 
 class GgufCheckpoint:
@@ -36,7 +35,7 @@ class GgufCheckpoint:
         self._path = path
         self._entries = {hf_name(self.config.architecture, entry.name): entry for entry in head.tensors}
         self.shapes = {name: entry.shape for name, entry in self._entries.items()}
-        file = np.memmap(path, np.uint8, "r")
+        file = np.memmap(path, np.uint8, "c")  # shared with other engines: never written, so never copied
         self._data = {name: _slice_tensor(path, file, head, entry) for name, entry in self._entries.items()}
 
     def describe(self, name: str) -> str:
@@ -44,11 +43,13 @@ class GgufCheckpoint:
         return f"{self._path}: tensor {entry.name if entry else name}"
 
     def read(self, name: str) -> Tensor:
-        values = _widen(self._data[name], self._entries[name])
-        return self._to_hf_layout(name, torch.from_numpy(values).view(self.shapes[name]))
+        return self._to_hf_layout(name, widen(self._data[name], self._type(name)).view(self.shapes[name]))
 
     def read_embedding(self, name: str) -> Embedding:
-        return QuantizedEmbedding(self._data[name], self._entries[name])
+        return QuantizedEmbedding(self._data[name], self._type(name))
+
+    def _type(self, name: str) -> gguf.GGMLQuantizationType:
+        return gguf.GGMLQuantizationType(self._entries[name].ggml_type)
 
     def _to_hf_layout(self, name: str, tensor: Tensor) -> Tensor:
         config = self.config
@@ -66,12 +67,12 @@ class GgufCheckpoint:
 class QuantizedEmbedding:
     """A table of which only the rows that are asked for are widened."""
 
-    def __init__(self, rows: NDArray[np.uint8], entry: TensorEntry) -> None:
-        self._rows = rows  # [V, bytes of a row]
-        self._entry = entry
+    def __init__(self, rows: Tensor, ggml_type: gguf.GGMLQuantizationType) -> None:
+        self._rows = rows  # uint8 [V, bytes of a row]
+        self._ggml_type = ggml_type
 
     def __call__(self, token_ids: Tensor) -> Tensor:
-        return torch.from_numpy(_widen(self._rows[token_ids.numpy()], self._entry))
+        return widen(self._rows[token_ids], self._ggml_type)
 
 
 def _is_wanted(key: str) -> bool:
@@ -79,16 +80,9 @@ def _is_wanted(key: str) -> bool:
     return not key.startswith("tokenizer.") or key.endswith("_token_id")
 
 
-def _slice_tensor(path: Path, file: NDArray[np.uint8], head: GgufHead, entry: TensorEntry) -> NDArray[np.uint8]:
-    """The bytes of a tensor, in place: [rows, bytes of a row]."""
-    try:
-        ggml_type = gguf.GGMLQuantizationType(entry.ggml_type)
-    except ValueError:
-        raise ModelLoadError(f"{path}: tensor {entry.name} has the unknown type {entry.ggml_type}") from None
-    if ggml_type.name not in SUPPORTED_TYPES:
-        raise ModelLoadError(
-            f"{path}: tensor {entry.name} has the type {ggml_type.name}; supported are {', '.join(SUPPORTED_TYPES)}"
-        )
+def _slice_tensor(path: Path, file: NDArray[np.uint8], head: GgufHead, entry: TensorEntry) -> Tensor:
+    """The bytes of a tensor, in place: uint8 [rows, bytes of a row]."""
+    ggml_type = supported_type(entry.ggml_type, f"{path}: tensor {entry.name}")
     block_values, block_bytes = gguf.GGML_QUANT_SIZES[ggml_type]
     row_values = entry.shape[-1] if entry.shape else 1
     if row_values % block_values:
@@ -100,18 +94,7 @@ def _slice_tensor(path: Path, file: NDArray[np.uint8], head: GgufHead, entry: Te
         raise ModelLoadError(
             f"{path}: is truncated: tensor {entry.name} ends {end - head.file_size} bytes after the file"
         )
-    return file[start:end].reshape(num_rows, row_bytes)
-
-
-def _widen(rows: NDArray[np.uint8], entry: TensorEntry) -> NDArray[np.float32]:
-    """float32 [rows, values of a row], newly allocated."""
-    ggml_type = gguf.GGMLQuantizationType(entry.ggml_type)
-    if ggml_type == gguf.GGMLQuantizationType.F32:
-        return np.array(rows).view(np.float32)
-    if ggml_type == gguf.GGMLQuantizationType.F16:
-        return np.array(rows).view(np.float16).astype(np.float32)
-    values: NDArray[np.float32] = gguf.dequantize(np.asarray(rows), ggml_type)
-    return values
+    return torch.from_numpy(file[start:end]).view(num_rows, row_bytes)
 
 
 def _split_rotary_pairs(tensor: Tensor, num_heads: int) -> Tensor:

@@ -3,14 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import gguf
-import numpy as np
 import pytest
 import torch
 
 from aphrodited.errors import ModelLoadError
-from aphrodited.gguf_file import TensorEntry
 from aphrodited.layers.linear import Activation
-from aphrodited.loaders.gguf_checkpoint import GgufCheckpoint, QuantizedEmbedding
+from aphrodited.loaders.gguf_checkpoint import GgufCheckpoint
 from aphrodited.loaders.safetensors_files import SafetensorsCheckpoint
 from tests.support.engine_runs import load
 from tests.support.teacher import prompt_logits
@@ -74,22 +72,6 @@ def test_quantised_values_are_close_to_what_was_quantised(
     name = "model.embed_tokens.weight"
     assert torch.equal(checkpoint.read_embedding(name)(torch.tensor([7, 7, 0])), checkpoint.read(name)[[7, 7, 0]])
     load(file)
-
-
-def test_six_bit_blocks_are_widened_as_their_format_says() -> None:
-    """Against the definition, value by value: ggml-quants.c, dequantize_row_q6_K."""
-    rng = np.random.default_rng(3)
-    low, high = rng.integers(0, 256, 128, dtype=np.uint8), rng.integers(0, 256, 64, dtype=np.uint8)
-    scales, step = rng.integers(-128, 128, 16, dtype=np.int8), np.float16(0.013)
-    block = np.concatenate((low, high, scales.view(np.uint8), np.array([step]).view(np.uint8)))
-    expected = np.zeros(256, np.float32)
-    for i in range(256):
-        half, quarter, column = i // 128, i % 128 // 32, i % 32
-        nibbles = low[half * 64 + (quarter % 2) * 32 + column]
-        bits = (nibbles >> 4 if quarter >= 2 else nibbles & 15) | ((high[half * 32 + column] >> (2 * quarter)) & 3) << 4
-        expected[i] = np.float32(step) * scales[i // 16] * (int(bits) - 32)
-    row = QuantizedEmbedding(block[None], TensorEntry("token_embd.weight", (1, 256), Kind.Q6_K, 0))(torch.tensor([0]))
-    torch.testing.assert_close(row[0], torch.from_numpy(expected), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(

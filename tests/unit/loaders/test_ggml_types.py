@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from aphrodited.errors import ModelLoadError
+from aphrodited.loaders.ggml_types import SUPPORTED_TYPES, supported_type, widen
+
+Kind = gguf.GGMLQuantizationType
+
+
+@pytest.mark.parametrize("name", [name for name in SUPPORTED_TYPES if name != "Q6_K"])
+def test_values_have_the_same_bits_as_those_of_the_gguf_library(name: str) -> None:
+    values = np.random.default_rng(1).normal(size=(7, 96)).astype(np.float32)
+    rows = gguf.quantize(values, Kind[name]).view(np.uint8).reshape(7, -1)
+    widened = widen(torch.from_numpy(rows), Kind[name])
+    assert widened.dtype == torch.float32
+    assert torch.equal(widened, torch.from_numpy(gguf.dequantize(rows, Kind[name]).reshape(7, 96)))
+
+
+def test_six_bit_blocks_are_widened_as_their_format_says() -> None:
+    """Against the definition, value by value: ggml-quants.c, dequantize_row_q6_K."""
+    rng = np.random.default_rng(3)
+    low, high = rng.integers(0, 256, 128, dtype=np.uint8), rng.integers(0, 256, 64, dtype=np.uint8)
+    scales, step = rng.integers(-128, 128, 16, dtype=np.int8), np.float16(0.013)
+    block = np.concatenate((low, high, scales.view(np.uint8), np.array([step]).view(np.uint8)))
+    expected = np.zeros(256, np.float32)
+    for i in range(256):
+        half, quarter, column = i // 128, i % 128 // 32, i % 32
+        nibbles = low[half * 64 + (quarter % 2) * 32 + column]
+        bits = (nibbles >> 4 if quarter >= 2 else nibbles & 15) | ((high[half * 32 + column] >> (2 * quarter)) & 3) << 4
+        expected[i] = np.float32(step) * scales[i // 16] * (int(bits) - 32)
+    torch.testing.assert_close(widen(torch.from_numpy(block)[None], Kind.Q6_K)[0], torch.from_numpy(expected), rtol=1e-6, atol=0)
+
+
+def test_types_that_are_not_supported_are_named_with_their_tensor() -> None:
+    with pytest.raises(ModelLoadError, match=r"a\.gguf: tensor x has the type IQ2_XS; supported are F32, F16"):
+        supported_type(Kind.IQ2_XS, "a.gguf: tensor x")
+    with pytest.raises(ModelLoadError, match=r"a\.gguf: tensor x has the unknown type 999"):
+        supported_type(999, "a.gguf: tensor x")
