@@ -17,8 +17,9 @@ from transformers import (
 )
 
 from aphrodited.models.causal_lm import CausalLM
+from aphrodited.request import Pooling
 from aphrodited.sampling_params import SamplingParams
-from tests.support.engine_runs import engine_of, generate, load, token_ids
+from tests.support.engine_runs import embed, engine_of, generate, load, token_ids
 from tests.support.teacher import assert_greedy, prompt_logits
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True, logprobs=0)
@@ -134,3 +135,25 @@ def test_preemption_and_cached_prefixes_change_no_bit(pair: tuple[PreTrainedMode
     generate(engine, prompts, GREEDY)
     assert generate(engine, prompts, GREEDY) == expected
     assert engine.stats().num_cached_tokens > 0
+
+
+@pytest.mark.parametrize("pooling", Pooling)
+def test_embeddings_are_close_to_pooled_hidden_states(
+    pair: tuple[PreTrainedModel, CausalLM], pooling: Pooling
+) -> None:
+    teacher, model = pair
+    prompts = random_prompts(8)
+    embeddings = embed(engine_of(model, max_num_batched_tokens=32), prompts, pooling, normalize=False)
+    unit = embed(engine_of(model), prompts, pooling)
+    for prompt, embedding, normalised in zip(prompts, embeddings, unit, strict=True):
+        with torch.inference_mode():
+            hidden = teacher(torch.tensor([prompt]), output_hidden_states=True).hidden_states[-1][0]  # after the norm
+        expected = hidden[-1] if pooling is Pooling.LAST else hidden.mean(dim=0)
+        torch.testing.assert_close(_tensor(embedding), expected, rtol=1e-4, atol=2e-4)
+        torch.testing.assert_close(
+            _tensor(normalised), torch.nn.functional.normalize(expected, dim=0), rtol=1e-4, atol=2e-4
+        )
+
+
+def _tensor(embedding: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(embedding), dtype=torch.float32)

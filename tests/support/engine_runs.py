@@ -10,7 +10,7 @@ from aphrodited.engine.aphrodite_engine import AphroditeEngine
 from aphrodited.engine.embedded_backend import create_engine
 from aphrodited.loaders import load_model
 from aphrodited.models.causal_lm import CausalLM
-from aphrodited.request import GenerateRequest
+from aphrodited.request import EncodeRequest, GenerateRequest, Pooling
 from aphrodited.sampling_params import SamplingParams
 
 Run = list[tuple[int, float]]  # token id and its log-probability, for each token of one request
@@ -42,3 +42,15 @@ def generate(engine: AphroditeEngine, prompts: list[list[int]], params: Sampling
 
 def token_ids(run: Run) -> list[int]:
     return [token_id for token_id, _ in run]
+
+
+def embed(engine: AphroditeEngine, prompts: list[list[int]], pooling: Pooling, *, normalize: bool = True) -> list[bytes]:
+    """All prompts at once; their embeddings."""
+    for key, prompt in enumerate(prompts):
+        engine.add_request(key, EncodeRequest(str(key), prompt, pooling, normalize))
+    embeddings: dict[int, bytes] = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            assert output.embedding is not None
+            embeddings[output.key] = output.embedding
+    return [embeddings[key] for key in range(len(prompts))]

@@ -10,9 +10,9 @@ from aphrodited.config.schema import EngineConfig, ModelConfig
 from aphrodited.engine.factory import create_backend
 from aphrodited.engine.kv_cache_pool import kv_block_bytes
 from aphrodited.errors import ModelLoadError
-from aphrodited.request import GenerateRequest
+from aphrodited.request import EncodeRequest, GenerateRequest, Pooling
 from aphrodited.sampling_params import SamplingParams
-from tests.support.engine_runs import engine_of, load
+from tests.support.engine_runs import embed, engine_of, load
 from tests.support.tiny_models import VOCAB_SIZE, write_tiny_llama_dir, write_tiny_neox_dir
 
 NUM_REQUESTS = 10
@@ -115,6 +115,60 @@ def test_resumed_equals_undisturbed(create, expected):
         prompt = request.prompt_token_ids + [token_id for token_id, _ in answer[:cut]]
         resumed.append(GenerateRequest("r", prompt, request.sampling_params, num_replayed=cut))
     assert run(create(), resumed) == [answer[cut:] for answer, cut in zip(expected, cuts, strict=True)]
+
+
+@pytest.fixture(scope="module", params=Pooling)
+def embeddings(request, model):
+    """How, and each prompt's embedding alone, nothing cached."""
+    engine = engine_of(model, block_size=BLOCK_SIZE, enable_prefix_caching=False)
+    return request.param, [embed(engine, [each.prompt_token_ids], request.param)[0] for each in requests()]
+
+
+def prompts():
+    return [request.prompt_token_ids for request in requests()]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_num_batched_tokens": 16}], ids=["whole", "chunked"])
+def test_embeddings_do_not_depend_on_the_batch(create, embeddings, options):
+    pooling, expected = embeddings
+    assert embed(create(**options), prompts(), pooling) == expected
+
+
+def test_embeddings_do_not_depend_on_cached_prefixes(create, embeddings):
+    pooling, expected = embeddings
+    engine = create()
+    run(engine, requests())
+    num_cached = engine.stats().num_cached_tokens
+    assert embed(engine, prompts(), pooling) == expected
+    is_cached = engine.stats().num_cached_tokens > num_cached
+    assert is_cached is (pooling is Pooling.LAST)  # the mean needs every token's hidden state
+
+
+def test_embeddings_do_not_depend_on_preemption(create, embeddings, model):
+    pooling, expected = embeddings
+    longest = max(range(NUM_REQUESTS), key=lambda key: len(prompts()[key]))
+    # It gets two tokens of each step, while four others of a higher rank grow into its blocks.
+    engine = create(max_num_batched_tokens=6, kv_cache_memory=34 * kv_block_bytes(model.config, BLOCK_SIZE))
+    for key in range(4):
+        engine.add_request(key, GenerateRequest("g", [key], SamplingParams(max_tokens=30, ignore_eos=True)))
+    engine.add_request(9, EncodeRequest("e", prompts()[longest], pooling, priority=1))
+    made = [output.embedding for _ in range(200) for output in engine.step() if output.embedding is not None]
+    assert made == [expected[longest]]
+    assert engine.stats().num_preemptions == 1
+
+
+def test_a_generated_answer_is_not_disturbed_by_embeddings_beside_it(create, expected):
+    engine = create(max_num_batched_tokens=32)
+    for key, prompt in enumerate(prompts()):
+        engine.add_request(1000 + key, EncodeRequest("e", prompt, Pooling.MEAN))
+    answers = [[] for _ in expected]
+    for key, request in enumerate(requests()):
+        engine.add_request(key, request)
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.key < 1000:
+                answers[output.key] += zip(output.token_ids, output.logprobs, strict=True)
+    assert answers == expected
 
 
 def test_engines_whose_last_bits_may_differ_have_different_fingerprints(model):
