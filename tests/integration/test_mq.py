@@ -20,6 +20,7 @@ from aphrodited.errors import (
     EXIT_TEMPORARY,
     EngineError,
     EngineStartingError,
+    RequestAbortedError,
     RequestError,
 )
 from aphrodited.interfaces import EngineClient
@@ -29,10 +30,11 @@ from aphrodited.mq.endpoints import read_current
 from aphrodited.outputs import FinishReason, RequestOutput
 from aphrodited.page import Phase
 from aphrodited.tokenizer.tokenizer import load_tokenizer
-from tests.support.engine_process import VOCAB_SIZE, EngineProcess, engine_process, wait_until
+from tests.support.engine_process import MARKER, VOCAB_SIZE, EngineProcess, engine_process, wait_until
 from tests.support.tiny_models import write_tiny_tokenizer
 
 PROMPT = [1, 2, 3]
+SLOW, NOT_FINITE = 3, 4
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +128,57 @@ async def test_a_bad_request_harms_nobody(
     assert not engine.has_ended
 
 
+async def test_embeddings_arrive_beside_tokens(client: MQAphroditeEngineClient) -> None:
+    running = asyncio.create_task(last_of(client.generate(PROMPT, params(50), "r")))
+    made = await asyncio.gather(*(client.encode([i, i + 1], f"e{i}", pooling="mean") for i in range(64)))
+    assert len({embedding.data for embedding in made}) == 64
+    assert client.facts is not None
+    assert all(len(embedding.values) == client.facts.embedding_size for embedding in made)
+    assert (await client.encode([5, 6], "again", pooling="mean")).data == made[5].data
+    assert (await client.encode([6], "plain", normalize=False)).data != (await client.encode([6], "unit")).data
+    assert (await running).outputs[0].token_ids == (PROMPT * 17)[:50]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "pooling", "code"),
+    [
+        ([], "last", "invalid_request_error"),
+        ([VOCAB_SIZE], "last", "invalid_request_error"),
+        ([1] * 9000, "last", "context_length_exceeded"),
+        ([1], "max", "invalid_request_error"),
+        ([MARKER, MARKER, NOT_FINITE], "mean", "not_finite"),
+    ],
+)
+async def test_what_cannot_be_embedded_is_told(
+    client: MQAphroditeEngineClient, prompt: list[int], pooling: str, code: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        await client.encode(prompt, "bad", pooling=pooling)
+    assert caught.value.code == code
+
+
+async def test_an_embedding_ends_with_its_abort_its_consumer_and_its_engine() -> None:
+    with engine_process() as engine:
+        engine.start_and_wait()
+        client = make_client(engine)
+        slow = [MARKER, MARKER, SLOW, 2, *range(500)]
+        aborted = asyncio.create_task(client.encode(slow, "a"))
+        left = asyncio.create_task(client.encode(slow, "b"))
+        died = asyncio.create_task(client.encode(slow, "c"))
+        await asyncio.sleep(0)
+        await client.wait_until_running(10)
+        await wait_until(lambda: engine.page().has_work)
+        await client.abort("a")
+        with pytest.raises(RequestAbortedError):
+            await aborted
+        left.cancel()
+        await asyncio.wait([left])
+        engine.kill()
+        with pytest.raises(MQEngineDeadError):
+            await died
+        client.context.term()
+
+
 async def test_a_request_larger_than_a_frame_is_refused_here(engine: EngineProcess) -> None:
     small = make_client(engine, mq=engine.config.mq.__class__(max_message_size=65536))
     try:
@@ -213,11 +266,6 @@ async def test_ids_go_in_and_text_comes_out(engine: EngineProcess, tmp_path: Pat
 async def test_a_text_prompt_without_a_tokenizer_is_a_clear_error(client: MQAphroditeEngineClient) -> None:
     with pytest.raises(RequestError, match="needs a tokenizer"):
         await last_of(client.generate("text", params(), "r"))
-
-
-async def test_embeddings_are_refused_clearly(client: MQAphroditeEngineClient) -> None:
-    with pytest.raises(RequestError, match="cannot embed"):
-        await client.encode(PROMPT, "r")
 
 
 async def test_statistics_are_logged_on_request(engine: EngineProcess, client: MQAphroditeEngineClient) -> None:

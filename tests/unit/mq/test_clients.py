@@ -11,6 +11,7 @@ import zmq
 from aphrodited.mq.clients import ClientTable
 from aphrodited.mq.codec import decode_output
 from aphrodited.mq.messages import (
+    NUMBER_BITS,
     Attach,
     Attached,
     Dropped,
@@ -19,7 +20,7 @@ from aphrodited.mq.messages import (
     RequestFailed,
     StepOutputs,
 )
-from aphrodited.outputs import FinishReason
+from aphrodited.outputs import FinishReason, TokenOutput
 from aphrodited.paths import ModelPaths
 from aphrodited.procfs import process_start_ticks
 from tests.support.engine_process import wait_blocking
@@ -96,6 +97,25 @@ def test_each_client_gets_one_frame_with_its_own_outputs(rig: Rig) -> None:
     rig.table.send_outputs([mine, yours, also_mine])
     assert read(a) == StepOutputs(0, [mine, also_mine])
     assert read(b) == StepOutputs(0, [yours])
+
+
+def embedding(number: int, *, slot: int = 1) -> TokenOutput:
+    return TokenOutput((slot << NUMBER_BITS) | number, [], FinishReason.STOP, embedding=bytes(1000))
+
+
+def test_embeddings_too_large_for_one_frame_come_in_several(rig: Rig) -> None:
+    rig.table = ClientTable(rig.output, rig.poller, 3, rig.aborted.append, max_frame_bytes=3000)
+    a, b = rig.connect("a"), rig.connect("b")
+    add(rig, "a", *range(1, 8))
+    mine = [embedding(number) for number in range(1, 8)]
+    yours = embedding(1, slot=2)
+    rig.table.send_outputs([*mine[:4], yours, *mine[4:]])
+    frames = [read(a), read(a), read(a)]
+    assert frames == [StepOutputs(0, mine[:3]), StepOutputs(1, mine[3:6]), StepOutputs(2, mine[6:])]
+    assert read(b) == StepOutputs(0, [yours])
+    client = rig.table.find("a")
+    assert client is not None
+    assert not client.numbers
 
 
 def test_frames_and_failures_share_one_numbering(rig: Rig) -> None:

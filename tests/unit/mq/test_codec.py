@@ -23,12 +23,13 @@ OUTPUT = TokenOutput(1 << 32 | 7, [1, 2], FinishReason.STOP, 2, [TokenLogprobs(1
 
 EXAMPLES: list[tuple[Callable[[bytes], Any], Any]] = [
     (codec.decode_input, m.Submit("c", 1, GenerateRequest("r", [1, 2], SamplingParams(stop=("x",))))),
-    (codec.decode_input, m.Submit("c", 1, EncodeRequest("r", [1, 2]))),
+    (codec.decode_input, m.Submit("c", 1, EncodeRequest("r", [1, 2], "mean", False, 3))),
     (codec.decode_input, m.AbortRequest("c", 1)),
     (codec.decode_way, m.Attach("c", 1, 2)),
     (codec.decode_way, m.Detach("c")),
     (codec.decode_output, m.Attached(3, 0)),
     (codec.decode_output, m.StepOutputs(5, [OUTPUT])),
+    (codec.decode_output, m.StepOutputs(5, [TokenOutput(7, [], FinishReason.STOP, embedding=b"\x00\xff")])),
     (codec.decode_output, m.RequestFailed(6, 1, "code", "message", 400, "top_p")),
     (codec.decode_output, m.Dropped("too slow")),
     (codec.decode_output, m.EngineDead("cause")),
