@@ -21,6 +21,7 @@ from aphrodited.layers.attention import AttentionMetadata
 from aphrodited.log import get_logger
 
 MAX_TILE_ROWS = 16  # query rows that share one pass over the keys
+MIN_PARALLEL_SCORES = 16_384  # less is about 0.2 ms of work: a second thread, which may be late, is not waited for
 
 log = get_logger()
 
@@ -40,7 +41,8 @@ class PagedAttention:
     cache_dir keeps the compiled kernels; the first PagedAttention of a process decides where they lie.
     """
 
-    def __init__(self, head_dim: int, rotary: Tensor, cache_dir: Path | None = None) -> None:
+    def __init__(self, num_heads: int, head_dim: int, rotary: Tensor, cache_dir: Path | None = None) -> None:
+        self._num_heads = num_heads
         self._scale = float(head_dim**-0.5)
         self._rotary = rotary  # [P, R]
         self._kernels = load_kernels(cache_dir)
@@ -54,8 +56,10 @@ class PagedAttention:
         """The work list of one step."""
         if self._kernels is None:
             return AttentionPlan(metadata, np.empty((0, 3), np.int32), 1)
-        num_threads = self._kernels.use_threads(torch.get_num_threads())
-        return AttentionPlan(metadata, cut_tiles(metadata.cu_seqlens.numpy()), num_threads)
+        cu_seqlens = metadata.cu_seqlens.numpy()
+        num_scores = int(np.diff(cu_seqlens) @ metadata.context_lens.numpy()) * self._num_heads
+        num_threads = self._kernels.use_threads(torch.get_num_threads() if num_scores >= MIN_PARALLEL_SCORES else 1)
+        return AttentionPlan(metadata, cut_tiles(cu_seqlens), num_threads)
 
     def __call__(self, qkv: Tensor, kv_cache: tuple[Tensor, Tensor], plan: AttentionPlan) -> Tensor:
         """Attention output [R, H D] for qkv [R, (H + 2K) D], which is overwritten; stores this step's keys and values.
@@ -100,9 +104,27 @@ def cut_tiles(cu_seqlens: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.stack((sequences, cu_seqlens[sequences] + offsets, num_rows), axis=1).astype(np.int32)
 
 
+def compile_kernels() -> None:
+    """Run every kernel once on next to nothing, so that the first engine after an installation starts at once."""
+    attention = PagedAttention(head_dim=2, rotary=torch.zeros(1, 2))
+    metadata = AttentionMetadata(
+        positions=torch.zeros(1, dtype=torch.int64),
+        slot_mapping=torch.zeros(1, dtype=torch.int64),
+        block_tables=torch.zeros(1, 1, dtype=torch.int32),
+        cu_seqlens=torch.tensor([0, 1], dtype=torch.int32),
+        context_lens=torch.ones(1, dtype=torch.int32),
+        max_query_len=1,
+    )
+    kv_cache = torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2)  # [N, K, B, D]
+    attention(torch.zeros(1, 6), kv_cache, attention.plan(metadata))
+
+
 def load_kernels(cache_dir: Path | None) -> ModuleType | None:
-    """The module of compiled kernels, or None, with a warning, where numba cannot be imported."""
-    if cache_dir is not None:
+    """The module of compiled kernels, or None, with a warning, where numba cannot be imported.
+
+    What is compiled is kept beside the sources, for everyone; where those may not be written, in cache_dir.
+    """
+    if cache_dir is not None and not os.access(Path(__file__).parent, os.W_OK):
         # numba reads this once, when it is imported: hence imports inside functions, in this package, of numba
         os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_dir / "kernels"))
     try:
