@@ -119,12 +119,12 @@ def compile_kernels() -> None:
     attention(torch.zeros(1, 6), kv_cache, attention.plan(metadata))
 
 
-def load_kernels(cache_dir: Path | None) -> ModuleType | None:
+def load_kernels(cache_dir: Path | None, sources: Path = Path(__file__).parent) -> ModuleType | None:
     """The module of compiled kernels, or None, with a warning, where numba cannot be imported.
 
     What is compiled is kept beside the sources, for everyone; where those may not be written, in cache_dir.
     """
-    if cache_dir is not None and not os.access(Path(__file__).parent, os.W_OK):
+    if cache_dir is not None and not os.access(sources, os.W_OK):
         # numba reads this once, when it is imported: hence imports inside functions, in this package, of numba
         os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_dir / "kernels"))
     try:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from aphrodited.layers import paged_attention
 from aphrodited.layers import paged_attention_reference as reference
 from aphrodited.layers.attention import AttentionMetadata
 from aphrodited.layers.paged_attention import MAX_TILE_ROWS, PagedAttention, cut_tiles
@@ -52,7 +53,7 @@ def test_kernels_agree_with_the_reference(shape: tuple[int, ...], batch: tuple[l
     expected = torch.empty(len(qkv), heads * size)
     reference.attend(expected_qkv, metadata, expected_keys, expected_values, size**-0.5, expected)
 
-    attention = PagedAttention(size, rotary)
+    attention = PagedAttention(heads, size, rotary)
     result = attention(qkv, (keys, values), attention.plan(metadata))
     torch.testing.assert_close(keys, expected_keys, rtol=1e-5, atol=1e-5)
     assert torch.equal(values, expected_values)
@@ -60,7 +61,7 @@ def test_kernels_agree_with_the_reference(shape: tuple[int, ...], batch: tuple[l
 
 
 def test_rows_beyond_the_batch_are_padding_and_touch_no_cache() -> None:
-    attention = PagedAttention(8, rotary_table(64, 8, 10000.0))
+    attention = PagedAttention(4, 8, rotary_table(64, 8, 10000.0))
     metadata = batch_of([1], [3])
     keys, values = caches(1, 2, 8)
     untouched = [slot for slot in range(BLOCK_SIZE) if slot != 3]
@@ -75,7 +76,7 @@ def test_a_row_has_the_same_bits_in_every_batch_and_chunk() -> None:
     """One sequence of 90 tokens whole, in chunks, row by row, and beside two others."""
     torch.manual_seed(1)
     heads, kv_heads, size = 6, 2, 32
-    attention = PagedAttention(size, rotary_table(128, size, 10000.0))
+    attention = PagedAttention(heads, size, rotary_table(128, size, 10000.0))
     rows = torch.randn(90, (heads + 2 * kv_heads) * size)
 
     def run(chunks: list[int]) -> Tensor:
@@ -106,9 +107,10 @@ def test_a_row_has_the_same_bits_in_every_batch_and_chunk() -> None:
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 64])
-def test_the_number_of_threads_changes_no_bit(num_threads: int) -> None:
+def test_the_number_of_threads_changes_no_bit(num_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(2)
-    attention = PagedAttention(16, rotary_table(64, 16, 10000.0))
+    monkeypatch.setattr(paged_attention, "MIN_PARALLEL_SCORES", 0)
+    attention = PagedAttention(4, 16, rotary_table(64, 16, 10000.0))
     metadata = batch_of([5, 1, 20], [0, 30, 7])
     qkv = torch.randn(26, (4 + 4) * 16)
     cache = caches(metadata.block_tables.numel(), 2, 16)
@@ -135,9 +137,9 @@ def test_without_numba_the_reference_takes_over(monkeypatch: pytest.MonkeyPatch)
     import aphrodited.layers
 
     monkeypatch.delattr(aphrodited.layers, "paged_attention_kernels", raising=False)
-    slow = PagedAttention(8, rotary_table(64, 8, 10000.0))
+    slow = PagedAttention(4, 8, rotary_table(64, 8, 10000.0))
     monkeypatch.undo()
-    fast = PagedAttention(8, rotary_table(64, 8, 10000.0))
+    fast = PagedAttention(4, 8, rotary_table(64, 8, 10000.0))
     assert fast.is_exact
     assert not slow.is_exact
     metadata: AttentionMetadata = batch_of([3, 1], [0, 9])
@@ -146,12 +148,20 @@ def test_without_numba_the_reference_takes_over(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(slow(qkv.clone(), cache, slow.plan(metadata)), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_compiled_kernels_are_kept_in_the_cache_directory(tmp_path: Path) -> None:
+def kernel_files_after_loading(cache_dir: Path, sources: str) -> list[Path]:
     script = (
         "import sys; from pathlib import Path; from aphrodited.layers.paged_attention import load_kernels;"
-        "kernels = load_kernels(Path(sys.argv[1])); import numpy as np;"
+        f"kernels = load_kernels(Path(sys.argv[1]), {sources}); import numpy as np;"
         "kernels.add_values(np.ones(4, np.float32), np.ones((4, 8), np.float32), 4, np.zeros(8, np.float32))"
     )
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=environment, timeout=50)
-    assert list((tmp_path / "kernels").rglob("*.nbi"))
+    subprocess.run([sys.executable, "-c", script, str(cache_dir)], check=True, env=environment, timeout=50)
+    return list((cache_dir / "kernels").rglob("*.nbi"))
+
+
+def test_compiled_kernels_are_kept_in_the_cache_directory_where_sources_may_not_be_written(tmp_path: Path) -> None:
+    assert kernel_files_after_loading(tmp_path, sources="Path('/nowhere')")
+
+
+def test_compiled_kernels_are_kept_beside_the_sources_where_they_may(tmp_path: Path) -> None:
+    assert not kernel_files_after_loading(tmp_path, sources="Path(sys.argv[1])")
