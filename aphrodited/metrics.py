@@ -73,6 +73,7 @@ class ApiMetrics:
         self._completion_tokens = Counter(
             "aphrodited_completion_tokens", "Tokens generated.", ["model"], registry=registry
         )
+        self._embeddings = Counter("aphrodited_embeddings", "Embeddings made.", ["model"], registry=registry)
         self._first_token = Histogram(
             "aphrodited_time_to_first_token_seconds",
             "From a request's arrival to its first token.",
@@ -97,6 +98,9 @@ class ApiMetrics:
 
     def completion_tokens(self, model: str, num_tokens: int) -> None:
         self._completion_tokens.labels(model).inc(num_tokens)
+
+    def embeddings(self, model: str, num_embeddings: int) -> None:
+        self._embeddings.labels(model).inc(num_embeddings)
 
     def first_token(self, model: str, duration_s: float) -> None:
         self._first_token.labels(model).observe(duration_s)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-from aphrodited.api.choices import Choices
 from aphrodited.api.error_responses import ShuttingDownError
 from aphrodited.api.served_model import ServedModel
 from aphrodited.interfaces import ModelFacts
@@ -18,6 +18,14 @@ from aphrodited.interfaces import ModelFacts
 MAX_HELD_BYTES = 64 * 1024**2
 RECHECK_S = 0.5
 """Pause after which a held request looks again whether its engine is still to be expected."""
+
+
+class Running(Protocol):
+    """What a request has in the engine."""
+
+    def fail(self, error: BaseException) -> None:
+        """End it with `error`."""
+        ...
 
 
 class Admission:
@@ -29,7 +37,7 @@ class Admission:
         self._hold_timeout_s = hold_timeout_s
         self._max_held = max_held
         self._clock = clock
-        self._running: set[Choices] = set()
+        self._running: set[Running] = set()
         self._is_stopping = False
         self.num_held = 0
         self.held_bytes = 0
@@ -45,8 +53,8 @@ class Admission:
     def end_running(self) -> int:
         """End every running generation with ShuttingDownError; returns their number."""
         self._is_stopping = True
-        for choices in self._running:
-            choices.fail(ShuttingDownError("The server stopped before this request was finished"))
+        for running in self._running:
+            running.fail(ShuttingDownError("The server stopped before this request was finished"))
         return len(self._running)
 
     @property
@@ -59,13 +67,13 @@ class Admission:
             raise ShuttingDownError("The server is shutting down")
 
     @contextmanager
-    def running(self, choices: Choices) -> Iterator[None]:
-        """Count `choices` as running for the length of the block."""
-        self._running.add(choices)
+    def running(self, work: Running) -> Iterator[None]:
+        """Count `work` as running for the length of the block."""
+        self._running.add(work)
         try:
             yield
         finally:
-            self._running.discard(choices)
+            self._running.discard(work)
 
     async def wait_for_engine(self, model: ServedModel, size: int) -> ModelFacts:
         """Return the model's facts as soon as its engine takes requests; `size` is the request's in bytes.

@@ -11,6 +11,7 @@ from aphrodited.api.auth import ApiKeys
 from aphrodited.api.chat import create_chat_completion
 from aphrodited.api.completions import create_completion
 from aphrodited.api.context import CONTEXT, Context
+from aphrodited.api.embeddings import create_embeddings
 from aphrodited.api.generation import Generator
 from aphrodited.api.health_routes import add_health_routes
 from aphrodited.api.middleware import (
@@ -59,6 +60,7 @@ def _add_routes(app: web.Application) -> None:
     router = app.router
     router.add_post("/v1/chat/completions", create_chat_completion)
     router.add_post("/v1/completions", create_completion)
+    router.add_post("/v1/embeddings", create_embeddings)
     router.add_get("/v1/models", list_models)
     router.add_get("/v1/models/{id:.+}", get_model)
     for prefix in ("", "/v1"):

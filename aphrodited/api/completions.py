@@ -11,7 +11,7 @@ from aphrodited.api.completion_answer import CompletionAnswer
 from aphrodited.api.context import CONTEXT
 from aphrodited.api.generation import Plan
 from aphrodited.api.notes import NOTES
-from aphrodited.api.openai_types import CompletionRequest
+from aphrodited.api.openai_types import MAX_PROMPTS, CompletionRequest
 from aphrodited.api.parameters import (
     check_prompt,
     completion_params,
@@ -19,7 +19,7 @@ from aphrodited.api.parameters import (
     number_of_choices,
     with_seeds,
 )
-from aphrodited.api.prompts import completion_prompts, work
+from aphrodited.api.prompts import given_prompts, work
 from aphrodited.tokenizer.tokenizer import Tokenizer
 
 _decoder = msgspec.json.Decoder(CompletionRequest)
@@ -32,7 +32,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     model = context.choose(request, body.model)
     n = number_of_choices(body.n, context.config.max_choices)
     params = completion_params(body)
-    given = completion_prompts(body.prompt)
+    given = given_prompts(body.prompt, "prompt", MAX_PROMPTS)
     tokenizer = model.usable_tokenizer()
     prompts = [await _token_ids(prompt, tokenizer, body.add_special_tokens is not False) for prompt in given]
     facts = await context.admission.wait_for_engine(model, request[NOTES].body_size)

@@ -6,7 +6,7 @@ ignored. What a field means, and whether this version supports it, is decided in
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -14,8 +14,12 @@ from msgspec import Meta
 Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """What a message to an engine can hold."""
 
+Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}\Z")]
+
 MAX_MESSAGES = 4096
 MAX_PROMPTS = 256
+MAX_INPUTS = 2048  # of OpenAI's embeddings
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -42,8 +46,8 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: list[Int] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
-    request_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}\Z")] | None = None
+    priority: Priority | None = None
+    request_id: RequestId | None = None
     # -- refused by this version unless neutral --
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -124,6 +128,21 @@ class ChatCompletionRequest(GenerationFields, frozen=True, kw_only=True):
     tool_choice: Any = None
     functions: list[Any] | None = None
     function_call: Any = None
+
+
+class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /v1/embeddings. input: a string, a list of strings, token ids, or a list of token ids."""
+
+    model: str | None = None
+    input: str | list[Any] | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Int | None = None
+    # -- beyond OpenAI's --
+    pooling: Literal["last", "mean"] | None = None
+    normalize: bool | None = None
+    add_special_tokens: bool | None = None
+    priority: Priority | None = None
+    request_id: RequestId | None = None
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):

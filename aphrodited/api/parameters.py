@@ -146,12 +146,7 @@ def default_max_tokens(params: SamplingParams, num_prompt_tokens: int, facts: Mo
 
 def check_prompt(token_ids: Sequence[int], params: SamplingParams, facts: ModelFacts, param: str) -> None:
     """Raise RequestError or ContextLengthError, with `param`, for a prompt that this model cannot take."""
-    if not token_ids:
-        raise RequestError(f"{param} is empty: it has no tokens", param=param)
-    if min(token_ids) < 0 or max(token_ids) >= facts.vocab_size:
-        raise RequestError(
-            f"{param} has token ids outside the vocabulary, which is 0 to {facts.vocab_size - 1}", param=param
-        )
+    check_token_ids(token_ids, facts, param)
     if any(token_id >= facts.vocab_size for token_id in params.stop_token_ids):
         raise RequestError(
             f"stop_token_ids must be within the vocabulary, which is 0 to {facts.vocab_size - 1}",
@@ -161,4 +156,14 @@ def check_prompt(token_ids: Sequence[int], params: SamplingParams, facts: ModelF
         asked = f" and max_tokens asks for {params.max_tokens} more" if params.max_tokens else ""
         raise ContextLengthError(
             f"{param} has {len(token_ids)} tokens{asked}; the model takes {facts.max_model_len} in all", param=param
+        )
+
+
+def check_token_ids(token_ids: Sequence[int], facts: ModelFacts, param: str) -> None:
+    """Raise RequestError, with `param`, for a prompt without tokens or with ids that the model does not know."""
+    if not token_ids:
+        raise RequestError(f"{param} is empty: it has no tokens", param=param)
+    if min(token_ids) < 0 or max(token_ids) >= facts.vocab_size:
+        raise RequestError(
+            f"{param} has token ids outside the vocabulary, which is 0 to {facts.vocab_size - 1}", param=param
         )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from aphrodited.api.body import wrong_type
-from aphrodited.api.openai_types import MAX_PROMPTS, ChatFields, ContentPart, Int, Message, ToolCall
+from aphrodited.api.openai_types import ChatFields, ContentPart, Int, Message, ToolCall
 from aphrodited.errors import RequestError
 from aphrodited.tokenizer.tokenizer import Tokenizer
 
@@ -31,22 +31,22 @@ async def work(size: int, task: Callable[[], T]) -> T:
     return await asyncio.to_thread(task)
 
 
-def completion_prompts(prompt: str | list[Any] | None) -> list[str] | list[list[int]]:
-    """The prompts of a completion: texts or token ids. Raises RequestError with param `prompt`."""
-    if prompt is None or prompt == "" or prompt == []:
-        raise RequestError("prompt must be given and not be empty", param="prompt")
-    if isinstance(prompt, str):
-        return [prompt]
+def given_prompts(given: str | list[Any] | None, param: str, max_prompts: int) -> list[str] | list[list[int]]:
+    """The prompts in the field `param`, a string, strings, token ids or lists of them. Raises RequestError."""
+    if given is None or given == "" or given == []:
+        raise RequestError(f"{param} must be given and not be empty", param=param)
+    if isinstance(given, str):
+        return [given]
     try:
-        if isinstance(prompt[0], int):
-            return [msgspec.convert(prompt, list[Int])]
-        if len(prompt) > MAX_PROMPTS:
-            raise RequestError(f"prompt must be a list of at most {MAX_PROMPTS} prompts", param="prompt")
-        if isinstance(prompt[0], str):
-            return msgspec.convert(prompt, list[str])
-        return msgspec.convert(prompt, list[list[Int]])
+        if isinstance(given[0], int):
+            return [msgspec.convert(given, list[Int])]
+        if len(given) > max_prompts:
+            raise RequestError(f"{param} must be a list of at most {max_prompts} prompts", param=param)
+        if isinstance(given[0], str):
+            return msgspec.convert(given, list[str])
+        return msgspec.convert(given, list[list[Int]])
     except msgspec.ValidationError as error:
-        raise wrong_type(error, "prompt") from error
+        raise wrong_type(error, param) from error
 
 
 async def chat_prompt(

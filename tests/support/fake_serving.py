@@ -7,16 +7,18 @@ The tokenizer has one token per character, up to VOCAB_SIZE. The client answers 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from aphrodited.errors import EngineStartingError, MQEngineDeadError, RequestError
 from aphrodited.interfaces import ModelFacts, PromptInput
-from aphrodited.outputs import CompletionOutput, FinishReason, RequestOutput, TokenLogprobs
+from aphrodited.outputs import CompletionOutput, EmbeddingOutput, FinishReason, RequestOutput, TokenLogprobs
 from aphrodited.sampling_params import SamplingParams
 
 VOCAB_SIZE = 0x500
 MAX_MODEL_LEN = 256
+EMBEDDING_SIZE = 3
 
 
 class FakeTokenizer:
@@ -55,6 +57,7 @@ class FakeEngineClient:
         self.facts: ModelFacts | None = ModelFacts(
             name="fake", max_model_len=MAX_MODEL_LEN, vocab_size=VOCAB_SIZE, eos_token_ids=(2,), block_size=16,
             num_blocks=64, max_num_seqs=8, dtype="float32", fingerprint="f00d" * 8, deterministic=True, backend="null",
+            embedding_size=EMBEDDING_SIZE,
         )  # fmt: skip
         self.is_running = True
         self.errored = False
@@ -71,6 +74,8 @@ class FakeEngineClient:
         self.calls: list[tuple[PromptInput, SamplingParams, str, int]] = []
         self.aborted: list[str] = []
         self.num_open = 0
+        self.max_open = 0
+        self.encode_calls: list[tuple[list[int], str, str, bool, int]] = []
 
     async def wait_until_running(self, timeout_s: float) -> bool:
         until_s = asyncio.get_running_loop().time() + timeout_s
@@ -119,8 +124,34 @@ class FakeEngineClient:
             cached = 16
             yield RequestOutput(request_id, None, prompt, [choice], finished=is_last, num_cached_tokens=cached)
 
-    async def encode(self, prompt: PromptInput, request_id: str, *, pooling: str = "last") -> list[float]:
-        raise RequestError("this engine gives no embeddings")
+    async def encode(
+        self,
+        prompt: PromptInput,
+        request_id: str,
+        *,
+        pooling: str = "last",
+        normalize: bool = True,
+        priority: int = 0,
+    ) -> EmbeddingOutput:
+        assert isinstance(prompt, list)
+        self.encode_calls.append((prompt, request_id, pooling, normalize, priority))
+        if self.refusal is not None:
+            raise self.refusal
+        self.num_open += 1
+        self.max_open = max(self.max_open, self.num_open)
+        finished = False
+        try:
+            self.started.set()
+            await self.gate.wait()
+            if self.die_after == len(self.encode_calls):
+                raise self.failure
+            await asyncio.sleep(self.pause_s)
+            finished = True
+            return EmbeddingOutput(request_id, prompt, struct.pack("<3f", 0.5, -0.1, prompt[-1]))
+        finally:
+            self.num_open -= 1
+            if not finished:
+                self.aborted.append(request_id)
 
     async def abort(self, request_id: str) -> None:
         return None

@@ -145,7 +145,7 @@ async def test_a_body_that_is_not_the_json_asked_for_is_a_400(client, stage, bod
     ("method", "path", "status", "code"),
     [
         ("GET", "/nothing", 404, "not_found"),
-        ("POST", "/v1/embeddings", 404, "not_found"),
+        ("GET", "/v1/embeddings", 405, "method_not_allowed"),
         ("POST", "/v1/responses", 404, "not_found"),
         ("POST", "/v1/messages", 404, "not_found"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),

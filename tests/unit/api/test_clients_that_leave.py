@@ -36,6 +36,18 @@ async def test_leaving_aborts_every_choice(client, stage, path, stream, num_toke
     assert stage.app[CONTEXT].admission.num_running == 0
 
 
+async def test_leaving_ends_every_embedding(client, stage):
+    stage.engine.gate.clear()
+    _, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+    writer.write(post("/v1/embeddings", {"input": ["a", "b", "c"]}))
+    await wait_until(lambda: stage.engine.num_open == 3)
+    writer.close()
+    await wait_until(lambda: stage.engine.num_open == 0)
+    assert len(stage.engine.aborted) == 3
+    await wait_until(lambda: stage.app[CONTEXT].traffic.num_running == 0)
+    assert stage.app[CONTEXT].admission.num_running == 0
+
+
 async def test_a_reset_connection_aborts_too(client, stage):
     stage.engine.gate.clear()
     peer = socket.create_connection(("127.0.0.1", stage.port))
