@@ -111,11 +111,10 @@ class AsyncAphrodite:
         builder = OutputBuilder(request_id, text, token_ids, sampling_params, self._tokenizer)
         try:
             while True:
-                for output in await stream.get():
-                    answer = builder.add(output)
-                    yield answer
-                    if answer.finished:
-                        return
+                answer = builder.add(await stream.get())
+                yield answer
+                if answer.finished:
+                    return
         finally:
             self._release(stream)
 

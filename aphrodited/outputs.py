@@ -6,7 +6,7 @@ TokenOutput is a delta and crosses processes; RequestOutput is put together wher
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
@@ -53,8 +53,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
     embedding: bytes | None = None
 
 
-@dataclass(slots=True)
-class CompletionOutput:
+class CompletionOutput(msgspec.Struct):
     """One sequence so far, and what the last step added to it.
 
     text, token_ids and logprobs are cumulative (the same lists grow from one RequestOutput to the next);
@@ -64,17 +63,16 @@ class CompletionOutput:
 
     index: int = 0
     text: str = ""
-    token_ids: list[int] = field(default_factory=list)
+    token_ids: list[int] = []
     logprobs: list[TokenLogprobs] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     new_text: str = ""
-    new_token_ids: list[int] = field(default_factory=list)
+    new_token_ids: list[int] = []
     new_logprobs: list[TokenLogprobs] | None = None
 
 
-@dataclass(slots=True)
-class RequestOutput:
+class RequestOutput(msgspec.Struct):
     """A request's answer so far. `finished` is true on the last one and on no other."""
 
     request_id: str

@@ -59,19 +59,19 @@ class TokenStream:
             self._error = error
             self._wake()
 
-    async def get(self) -> list[TokenOutput]:
-        """Everything that has come since the last call, at least one output. Raises the error that ended the stream."""
+    async def get(self) -> TokenOutput:
+        """Everything that has come since the last call, as one output. Raises the error that ended the stream."""
         while not self._outputs:
             if self._error is not None:
                 raise self._error
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         outputs, self._outputs = self._outputs, []
-        return outputs
+        return outputs[0] if len(outputs) == 1 else _joined(outputs)
 
     async def embedding(self, prompt_token_ids: list[int]) -> EmbeddingOutput:
         """The one output of an EncodeRequest. Raises the error that ended the stream."""
-        (output,) = await self.get()
+        output = await self.get()
         if output.embedding is None:
             raise RequestAbortedError("the request was aborted before its embedding was made")
         return EmbeddingOutput(self.request_id, prompt_token_ids, output.embedding, output.num_cached_tokens)
@@ -82,3 +82,23 @@ class TokenStream:
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _joined(outputs: list[TokenOutput]) -> TokenOutput:
+    """Several outputs of one sequence as one: a consumer that fell behind is served by the batch."""
+    first, last = outputs[0], outputs[-1]
+    token_ids: list[int] = []
+    for output in outputs:
+        token_ids += output.token_ids
+    logprobs = None
+    if first.logprobs is not None:
+        logprobs = [logprob for output in outputs for logprob in output.logprobs or ()]
+    return TokenOutput(
+        first.key,
+        token_ids,
+        last.finish_reason,
+        last.stop_token_id,
+        logprobs,
+        first.num_cached_tokens,
+        embedding=last.embedding,
+    )

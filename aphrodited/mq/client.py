@@ -128,11 +128,10 @@ class MQAphroditeEngineClient:
         try:
             builder = OutputBuilder(request_id, text, token_ids, sampling_params, self._tokenizer)
             while True:
-                for output in await stream.get():
-                    answer = builder.add(output)
-                    yield answer
-                    if answer.finished:
-                        return
+                answer = builder.add(await stream.get())
+                yield answer
+                if answer.finished:
+                    return
         finally:
             connection.release(stream)
 

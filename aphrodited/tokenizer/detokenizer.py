@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from aphrodited.outputs import CompletionOutput, FinishReason, RequestOutput, TokenLogprobs, TokenOutput
 from aphrodited.sampling_params import SamplingParams
@@ -48,8 +49,7 @@ class IncrementalDetokenizer:
         return self._decoder.decode(b"", final=True)
 
 
-@dataclass(slots=True)
-class _Addition:
+class _Addition(msgspec.Struct):
     """What one TokenOutput adds: a text, how many of its tokens count, and how the sequence ended, if it did."""
 
     text: str

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from aphrodited.errors import MQEngineDeadError, RequestError
-from aphrodited.outputs import FinishReason, TokenOutput
+from aphrodited.outputs import FinishReason, TokenLogprobs, TokenOutput
 from aphrodited.streams import TokenStream
 
 
@@ -23,7 +23,23 @@ def stream() -> TokenStream:
 async def test_outputs_come_in_order_and_together(stream: TokenStream) -> None:
     stream.put(token(1))
     stream.put(token(2))
-    assert [output.token_ids for output in await stream.get()] == [[1], [2]]
+    assert (await stream.get()).token_ids == [1, 2]
+
+
+async def test_what_came_together_ends_as_the_last_of_it_does(stream: TokenStream) -> None:
+    def logprobs(token_id: int) -> list[TokenLogprobs]:
+        return [TokenLogprobs(token_id, -0.5, 1, [], [])]
+
+    stream.put(TokenOutput(1, [5], logprobs=logprobs(5), num_cached_tokens=16))
+    stream.put(TokenOutput(1, [6], FinishReason.STOP, 6, logprobs(6)))
+    assert await stream.get() == TokenOutput(1, [5, 6], FinishReason.STOP, 6, logprobs(5) + logprobs(6), 16)
+
+
+async def test_what_came_before_an_abort_keeps_its_logprobs(stream: TokenStream) -> None:
+    logprobs = [TokenLogprobs(5, -0.5, 1, [], [])]
+    stream.put(TokenOutput(1, [5], logprobs=logprobs))
+    stream.put(TokenOutput(1, [], FinishReason.ABORT))
+    assert await stream.get() == TokenOutput(1, [5], FinishReason.ABORT, logprobs=logprobs)
 
 
 async def test_a_waiting_consumer_is_woken(stream: TokenStream) -> None:
@@ -31,13 +47,13 @@ async def test_a_waiting_consumer_is_woken(stream: TokenStream) -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     stream.put(token(1))
-    assert len(await waiting) == 1
+    assert (await waiting).token_ids == [1]
 
 
 async def test_what_came_before_an_error_is_delivered_first(stream: TokenStream) -> None:
     stream.put(token(1))
     stream.fail(MQEngineDeadError("dead"))
-    assert len(await stream.get()) == 1
+    assert (await stream.get()).token_ids == [1]
     with pytest.raises(MQEngineDeadError):
         await stream.get()
 
@@ -47,7 +63,7 @@ async def test_a_stream_ends_once(stream: TokenStream) -> None:
     assert stream.ended
     stream.fail(MQEngineDeadError("late"))
     stream.put(token(2))
-    assert [output.token_ids for output in await stream.get()] == [[1]]
+    assert (await stream.get()).token_ids == [1]
     assert stream.ended
 
 
@@ -62,7 +78,7 @@ async def test_an_unread_stream_is_bounded(stream: TokenStream) -> None:
     assert all(stream.put(token(i)) for i in range(4))
     assert not stream.put(token(4))
     assert stream.ended
-    assert len(await stream.get()) == 4
+    assert (await stream.get()).token_ids == [0, 1, 2, 3]
     with pytest.raises(RequestError) as stalled:
         await stream.get()
     assert stalled.value.code == "CONSUMER_STALLED"
@@ -75,4 +91,4 @@ async def test_a_cancelled_consumer_does_not_break_the_producer(stream: TokenStr
     with pytest.raises(asyncio.CancelledError):
         await waiting
     stream.put(token(1))
-    assert len(await stream.get()) == 1
+    assert (await stream.get()).token_ids == [1]
