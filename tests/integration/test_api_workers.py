@@ -87,6 +87,24 @@ async def test_completions_by_the_official_client(client: openai.AsyncOpenAI) ->
     assert sum(len(c.choices[0].logprobs.tokens or []) for c in chunks if c.choices[0].logprobs) == 6
 
 
+async def test_embeddings_by_the_official_client(client: openai.AsyncOpenAI, workers: ApiWorkers) -> None:
+    texts = [f"the fox {i}" for i in range(100)]
+    answer = await client.embeddings.create(model=MODEL, input=texts)  # asks for base64 by itself
+    assert [entry.index for entry in answer.data] == list(range(100))
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > 100
+    numbers = await client.embeddings.create(model=MODEL, input=texts[7], encoding_format="float")
+    assert numbers.data[0].embedding == pytest.approx(answer.data[7].embedding)
+    assert sum(number**2 for number in numbers.data[0].embedding) == pytest.approx(1.0)
+    await client.embeddings.create(model=MODEL, input=[5, 6], dimensions=len(numbers.data[0].embedding), user="u")
+    with pytest.raises(openai.BadRequestError) as bad:
+        await client.embeddings.create(model=MODEL, input="a", dimensions=5)
+    assert bad.value.param == "dimensions"
+    with pytest.raises(openai.BadRequestError) as long:
+        await client.embeddings.create(model=MODEL, input=[5] * 10_000)
+    assert long.value.code == "context_length_exceeded"
+    await wait_until(lambda: workers.engine.page().num_running == 0)
+
+
 async def test_a_stop_string_ends_an_answer(client: openai.AsyncOpenAI, workers: ApiWorkers) -> None:
     answer = await client.completions.create(model=MODEL, prompt="a b c d e f", max_tokens=40, stop=["d"])
     assert answer.choices[0].finish_reason == "stop"
