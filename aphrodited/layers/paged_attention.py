@@ -106,7 +106,7 @@ def cut_tiles(cu_seqlens: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def compile_kernels() -> None:
     """Run every kernel once on next to nothing, so that the first engine after an installation starts at once."""
-    attention = PagedAttention(head_dim=2, rotary=torch.zeros(1, 2))
+    attention = PagedAttention(num_heads=1, head_dim=2, rotary=torch.zeros(1, 2))
     metadata = AttentionMetadata(
         positions=torch.zeros(1, dtype=torch.int64),
         slot_mapping=torch.zeros(1, dtype=torch.int64),

@@ -26,7 +26,7 @@ def load_gpt_neox(config: ModelArchitecture, weights: Weights, *, fingerprint: s
     table_shape = (config.vocab_size, config.hidden_size)
     embedding = weights.take_embedding("gpt_neox.embed_in.weight", table_shape)
     rotary = rotary_table(config.max_position_embeddings, config.rotary_dim, config.rope_theta)
-    attention = PagedAttention(config.head_dim, rotary, cache_dir)
+    attention = PagedAttention(config.num_heads, config.head_dim, rotary, cache_dir)
     layers = [
         GPTNeoXLayer(config, weights, f"gpt_neox.layers.{index}.", attention) for index in range(config.num_layers)
     ]

@@ -27,7 +27,7 @@ def load_llama(config: ModelArchitecture, weights: Weights, *, fingerprint: str,
     table_shape = (config.vocab_size, config.hidden_size)
     embedding = weights.take_embedding("model.embed_tokens.weight", table_shape)
     rotary = rotary_table(config.max_position_embeddings, config.rotary_dim, config.rope_theta)
-    attention = PagedAttention(config.head_dim, rotary, cache_dir)
+    attention = PagedAttention(config.num_heads, config.head_dim, rotary, cache_dir)
     layers = [LlamaLayer(config, weights, f"model.layers.{index}.", attention) for index in range(config.num_layers)]
     norm = RMSNorm(weights.take("model.norm.weight", (config.hidden_size,)), config.norm_eps)
     head_name = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"

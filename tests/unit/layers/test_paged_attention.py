@@ -13,7 +13,13 @@ from torch import Tensor
 from aphrodited.layers import paged_attention
 from aphrodited.layers import paged_attention_reference as reference
 from aphrodited.layers.attention import AttentionMetadata
-from aphrodited.layers.paged_attention import MAX_TILE_ROWS, PagedAttention, cut_tiles
+from aphrodited.layers.paged_attention import (
+    MAX_TILE_ROWS,
+    PagedAttention,
+    compile_kernels,
+    cut_tiles,
+    load_kernels,
+)
 from aphrodited.layers.rotary import rotary_table
 from tests.support.teacher import batch_of
 
@@ -165,3 +171,11 @@ def test_compiled_kernels_are_kept_in_the_cache_directory_where_sources_may_not_
 
 def test_compiled_kernels_are_kept_beside_the_sources_where_they_may(tmp_path: Path) -> None:
     assert not kernel_files_after_loading(tmp_path, sources="Path(sys.argv[1])")
+
+
+def test_every_kernel_can_be_compiled_ahead() -> None:
+    compile_kernels()
+    kernels = load_kernels(None)
+    assert kernels is not None
+    assert kernels.attend.signatures
+    assert kernels.rotate_and_store.signatures
