@@ -146,12 +146,14 @@ class ClientTable:
                 group = groups[slot] = []
             group.append(output)
             if output.finish_reason is not None:
-                self._by_slot[slot].numbers.discard(output.key & NUMBER_MASK)
+                client = self._by_slot.get(slot)
+                if client is not None:
+                    client.numbers.discard(output.key & NUMBER_MASK)
                 if output.embedding is not None and len(group) * len(output.embedding) >= self._max_frame_bytes:
                     full.append((slot, groups.pop(slot)))
         for slot, group in (*full, *groups.items()):
             client = self._by_slot.get(slot)
-            if client is not None and client.drop_reason is None:  # not lost with an earlier frame of this step
+            if client is not None and client.drop_reason is None:  # not lost meanwhile, or with a frame of this step
                 self._send_numbered(client, StepOutputs(client.next_frame, group))
 
     def send_failure(

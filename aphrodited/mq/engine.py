@@ -1,4 +1,4 @@
-"""MQAphroditeEngine: a synchronous engine behind ZeroMQ sockets, in one thread.
+"""MQAphroditeEngine: a synchronous engine behind ZeroMQ sockets, in one thread (and another to send, if so configured).
 
     receive    requests, clients and questions that came since the last step; with nothing to do, sleep on them
     step       one batch
@@ -40,6 +40,7 @@ from aphrodited.mq.messages import (
 from aphrodited.mq.pace import StepPace
 from aphrodited.mq.refusals import Refusals
 from aphrodited.mq.sockets import EngineSockets
+from aphrodited.mq.stepper import Stepper
 from aphrodited.mq.vitals import Vitals
 from aphrodited.page import PageWriter
 from aphrodited.procfs import process_start_ticks
@@ -88,9 +89,10 @@ class MQAphroditeEngine:
             self._sockets.output,
             self._poller,
             generation.number,
-            backend.abort_request,
+            lambda key: self._stepper.abort(key),
             max_frame_bytes=min(MAX_FRAME_BYTES, config.max_message_size // 4),
         )
+        self._stepper = Stepper(backend, self._clients.send_outputs, overlapped=config.async_sockets)
         self._vitals = Vitals(
             backend,
             page,
@@ -129,6 +131,7 @@ class MQAphroditeEngine:
             log.exception("engine_failed", generation=self._generation.number)
             raise
         finally:
+            self._stepper.close()
             self._clients.send_death(last_words)
             self._clients.close()
             self._sockets.close(linger_s=LAST_WORDS_S)
@@ -140,9 +143,10 @@ class MQAphroditeEngine:
             busy = self._backend.has_unfinished_requests()
             self._receive(0.0 if busy else self._idle_s())
             if self._backend.has_unfinished_requests():
-                self._clients.send_outputs(self._backend.step())
+                self._stepper.step()
                 self._vitals.step_ended()
             else:
+                self._stepper.flush()
                 self._vitals.write_page()
             self._clients.retry_notices()
             self._vitals.publish_if_due()
@@ -162,6 +166,7 @@ class MQAphroditeEngine:
         patient = self._num_stops == 1 and self._clock() < self._drain_until_s
         if patient and self._backend.has_unfinished_requests():
             return False
+        self._stepper.flush()
         num_failed = self._clients.fail_all("SHUTTING_DOWN", "the engine is shutting down", http_status=503)
         log.info("engine_drained", generation=self._generation.number, num_failed=num_failed)
         return True

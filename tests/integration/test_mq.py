@@ -14,6 +14,7 @@ import pytest
 import zmq
 
 from aphrodited import MQAphroditeEngineClient, MQClientClosedError, MQEngineDeadError, SamplingParams
+from aphrodited.config.schema import MqConfig
 from aphrodited.errors import (
     EXIT_CONFIG,
     EXIT_OK,
@@ -37,10 +38,10 @@ PROMPT = [1, 2, 3]
 SLOW, NOT_FINITE = 3, 4
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[EngineProcess]:
+@pytest.fixture(scope="module", params=[False, True], ids=["one thread", "async sockets"])
+def engine(request: pytest.FixtureRequest) -> Iterator[EngineProcess]:
     """One engine for the tests that do it no harm; a step takes 2 ms."""
-    with engine_process(step_s=0.002) as process:
+    with engine_process(step_s=0.002, mq=MqConfig(async_sockets=request.param)) as process:
         process.start_and_wait()
         yield process
 
