@@ -1,9 +1,12 @@
 """A memory that remembers what was stored in each slot, so that a wrong block is seen at once."""
 
+import numpy as np
+
 from aphrodited.engine.block_manager import BlockManager
+from aphrodited.engine.pooling import Pooled
 from aphrodited.engine.scheduler import Scheduler
 from aphrodited.engine.sequence import Sequence
-from aphrodited.request import GenerateRequest
+from aphrodited.request import EncodeRequest, GenerateRequest
 from aphrodited.sampling.sampled import Sampled
 from aphrodited.sampling_params import SamplingParams
 
@@ -39,13 +42,26 @@ class CheckedMemory:
             tokens = tuple(entry.sequence.token_ids)
             for position in range(entry.start + entry.num_tokens):
                 assert self.slots[self.slot(entry.sequence, position)] == hash(tokens[: position + 1])
-        return [self.next_token(entry.sequence) for entry in batch.entries if entry.samples]
+            if entry.sequence.pooler is not None:
+                positions = range(entry.start, entry.start + entry.num_tokens)
+                entry.sequence.pooler.take(np.array([[hidden_state(tokens, i)] for i in positions]), entry.start)
+        return [self.result(entry.sequence) for entry in batch.entries if entry.reaches_end]
+
+    def result(self, sequence):
+        if sequence.pooler is None:
+            return self.next_token(sequence)
+        return Pooled(None) if sequence.key in self.fails else sequence.pooler.finish()
 
     def next_token(self, sequence):
         if sequence.key in self.fails:
             return Sampled(None)
         token_id = 1 + hash(tuple(sequence.token_ids)) % 20
         return Sampled(2 if token_id in sequence.sampling_row().forbidden_token_ids else token_id)
+
+
+def hidden_state(tokens, position):
+    """The one number of a token's hidden state, which depends on all tokens up to it."""
+    return float(hash(tuple(tokens[: position + 1])) % 1000)
 
 
 class Rig:
@@ -65,9 +81,15 @@ class Rig:
         self.num_added = 0
 
     def add(self, prompt, *, priority=0, num_replayed=0, **params):
+        request = GenerateRequest("g", list(prompt), SamplingParams(**params), priority, num_replayed)
+        return self._add(request)
+
+    def add_encode(self, prompt, *, pooling, priority=0):
+        return self._add(EncodeRequest("e", list(prompt), pooling, normalize=False, priority=priority))
+
+    def _add(self, request):
         key = self.num_added
         self.num_added += 1
-        request = GenerateRequest(str(key), list(prompt), SamplingParams(**params), priority, num_replayed)
         sequence = Sequence(
             key, request, seed=0, arrival=key, eos_token_ids=(EOS,), max_model_len=self.max_model_len
         )

@@ -1,5 +1,6 @@
 """Any history of requests, aborts, failures and steps: blocks add up, memory holds what it should, everybody ends once."""
 
+import struct
 from collections import Counter
 
 from hypothesis import settings
@@ -8,12 +9,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from aphrodited.engine.sequence import SequenceStatus
 from aphrodited.errors import ContextLengthError, QueueFullError
-from tests.support.scheduler_rig import Rig
+from aphrodited.request import Pooling
+from tests.support.scheduler_rig import Rig, hidden_state
 
 # A tiny alphabet and a tiny pool: shared prefixes, preemption and reuse of blocks are the rule.
 PROMPTS = st.one_of(
     st.lists(st.integers(1, 2), min_size=1, max_size=24), st.integers(1, 24).map(lambda length: [1] * length)
 )
+
+
+def expected_embedding(prompt, pooling):
+    states = [hidden_state(prompt, position) for position in range(len(prompt))]
+    return struct.pack("<f", states[-1] if pooling is Pooling.LAST else sum(states) / len(states))
 
 
 class SchedulerHistory(RuleBasedStateMachine):
@@ -30,6 +37,7 @@ class SchedulerHistory(RuleBasedStateMachine):
             enable_prefix_caching=caching,
         )
         self.sequences = {}
+        self.embeddings = {}  # what each must be
         self.ended = Counter()
 
     @rule(
@@ -48,6 +56,18 @@ class SchedulerHistory(RuleBasedStateMachine):
             assert len(self.unfinished()) >= 5
         else:
             self.sequences[key] = sequence
+
+    @rule(prompt=PROMPTS, priority=st.integers(0, 2), pooling=st.sampled_from(Pooling))
+    def add_encode(self, prompt, priority, pooling):
+        key = self.rig.num_added
+        try:
+            self.sequences[key] = self.rig.add_encode(prompt, pooling=pooling, priority=priority)
+        except ContextLengthError:
+            assert len(prompt) > self.rig.max_model_len
+        except QueueFullError:
+            assert len(self.unfinished()) >= 5
+        else:
+            self.embeddings[key] = expected_embedding(prompt, pooling)
 
     @rule(data=st.data())
     def abort(self, data):
@@ -71,6 +91,9 @@ class SchedulerHistory(RuleBasedStateMachine):
         assert batch.num_tokens == sum(entry.num_tokens for entry in batch.entries)
         assert batch.num_tokens <= self.rig.scheduler._max_num_batched_tokens
         assert bool(batch.entries) == bool(self.unfinished() or outputs), "there is work, and nobody does it"
+        for output in outputs:
+            if output.embedding is not None:
+                assert output.embedding == self.embeddings[output.key]
         self.ended.update(output.key for output in outputs if output.finish_reason is not None)
 
     @invariant()
