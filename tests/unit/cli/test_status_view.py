@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from aphrodited.cli.status_view import EXIT_CODES, render_status
-from aphrodited.health.states import Standing, State
 from aphrodited.health.record import LastExit
+from aphrodited.health.states import Standing, State
 from aphrodited.health.status import DaemonStatus, ModelStatus, ProcessStatus
 from aphrodited.supervision.programs import Role
 
