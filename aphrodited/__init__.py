@@ -20,7 +20,9 @@ _HOME = {
     "MQEngineDeadError": "aphrodited.errors",
     "MQClientClosedError": "aphrodited.errors",
     "LLM": "aphrodited.llm",
+    "ModelConfig": "aphrodited.config.schema",
     "SamplingParams": "aphrodited.sampling_params",
+    "launch_engine": "aphrodited.workers.launch",
 }
 
 __all__ = sorted(_HOME)

@@ -12,8 +12,9 @@ import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
-from aphrodited.config.schema import MqConfig
+from aphrodited.config.schema import ModelConfig, MqConfig
 from aphrodited.errors import EngineStartingError, MQClientClosedError, RequestError
 from aphrodited.interfaces import EngineStats, ModelFacts, PromptInput
 from aphrodited.mq.connection import Connection
@@ -47,6 +48,11 @@ class MqClientConfig:
     max_unread: int = 4096
     events_endpoint: str | None = None
 
+    @classmethod
+    def for_model(cls, model: ModelConfig) -> Self:
+        """For one configured model: texts are tokenised with its own tokenizer (the null backend has none)."""
+        return cls(tokenizer_path=Path(model.path) if model.backend != "null" else None)
+
 
 class ClientContext:
     """The client's ZeroMQ context, as far as it is the caller's business."""
@@ -66,11 +72,14 @@ class ClientContext:
 class MQAphroditeEngineClient:
     """An EngineClient over ZeroMQ.
 
-    ipc_path: the model's folder in the daemon's runtime directory.  May be made outside an event loop; it belongs to
+    ipc_path: the model's folder in the daemon's runtime directory, or what `launch_engine` gave.  engine_config: the
+    model's configuration, or what a client needs in detail.  May be made outside an event loop; it belongs to
     the loop of its first use, and `close` or `context.term()` is called on that loop, or after it has ended.
     """
 
-    def __init__(self, ipc_path: str | Path, engine_config: MqClientConfig | None = None) -> None:
+    def __init__(self, ipc_path: str | Path, engine_config: ModelConfig | MqClientConfig | None = None) -> None:
+        if isinstance(engine_config, ModelConfig):
+            engine_config = MqClientConfig.for_model(engine_config)
         self._folder = Path(ipc_path)
         self._config = engine_config or MqClientConfig()
         self._tokenizer = self._config.tokenizer

@@ -40,7 +40,7 @@ def test_what_only_talks_never_loads_torch(module: str) -> None:
 
 
 def test_every_public_torch_free_name_resolves_without_torch() -> None:
-    names = ["MQAphroditeEngineClient", "MQAphroditeEngine", "ENGINE_DEAD_ERROR", "SamplingParams"]
+    names = ["MQAphroditeEngineClient", "MQAphroditeEngine", "ENGINE_DEAD_ERROR", "SamplingParams", "launch_engine"]
     statement = f"import aphrodited\nfor name in {names}: getattr(aphrodited, name)"
     assert loaded_by(statement, {"torch"}) == set()
 
