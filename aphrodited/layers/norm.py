@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -27,3 +28,18 @@ class LayerNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, (x.shape[-1],), self._weight, self._bias, self._eps)
+
+
+class QKNorm:
+    """RMSNorm of every query head and every key head by itself. Source: https://arxiv.org/abs/2505.09388 (Qwen3)"""
+
+    def __init__(self, query_weight: Tensor, key_weight: Tensor, num_heads: int, num_kv_heads: int, eps: float) -> None:
+        self._weight = torch.cat((query_weight.expand(num_heads, -1), key_weight.expand(num_kv_heads, -1)))  # [H + K, D]
+        self._eps = eps
+
+    def __call__(self, qkv: Tensor) -> Tensor:
+        """qkv [R, (H + 2K) D], its queries and keys normalised in place."""
+        num_normed, size = self._weight.shape
+        heads = qkv.view(qkv.shape[0], -1, size)[:, :num_normed]  # [R, H + K, D]
+        heads.copy_(F.rms_norm(heads, (size,), None, self._eps).mul_(self._weight))
+        return qkv

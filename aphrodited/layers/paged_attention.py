@@ -21,6 +21,7 @@ from aphrodited.layers.attention import AttentionMetadata
 from aphrodited.log import get_logger
 
 MAX_TILE_ROWS = 16  # query rows that share one pass over the keys
+UNLIMITED = 2**62  # the window of a layer that sees every key
 MIN_PARALLEL_SCORES = 16_384  # less is about 0.2 ms of work: a second thread, which may be late, is not waited for
 
 log = get_logger()
@@ -61,10 +62,13 @@ class PagedAttention:
         num_threads = self._kernels.use_threads(torch.get_num_threads() if num_scores >= MIN_PARALLEL_SCORES else 1)
         return AttentionPlan(metadata, cut_tiles(cu_seqlens), num_threads)
 
-    def __call__(self, qkv: Tensor, kv_cache: tuple[Tensor, Tensor], plan: AttentionPlan) -> Tensor:
+    def __call__(
+        self, qkv: Tensor, kv_cache: tuple[Tensor, Tensor], plan: AttentionPlan, window: int | None = None
+    ) -> Tensor:
         """Attention output [R, H D] for qkv [R, (H + 2K) D], which is overwritten; stores this step's keys and values.
 
-        kv_cache: keys and values, [N, K, B, D] each. Rows beyond the T of the plan are padding: zeros.
+        kv_cache: keys and values, [N, K, B, D] each.  window: how many keys a row sees, its own included; None for all.
+        Rows beyond the T of the plan are padding: zeros.
         """
         key_cache, value_cache = kv_cache
         num_kv_heads, _, head_dim = key_cache.shape[1:]
@@ -73,7 +77,7 @@ class PagedAttention:
         num_tokens = metadata.positions.shape[0]
         if self._kernels is None:
             reference.rotate_and_store(qkv[:num_tokens], self._rotary, metadata, key_cache, value_cache)
-            reference.attend(qkv, metadata, key_cache, value_cache, self._scale, output)
+            reference.attend(qkv, metadata, key_cache, value_cache, window or UNLIMITED, self._scale, output)
             return output
         positions, keys, values = metadata.positions.numpy(), key_cache.numpy(), value_cache.numpy()
         self._kernels.rotate_and_store(
@@ -86,6 +90,7 @@ class PagedAttention:
             metadata.block_tables.numpy(),
             plan.tiles,
             positions,
+            window or UNLIMITED,
             np.float32(self._scale),
             plan.num_threads,
             MAX_TILE_ROWS,

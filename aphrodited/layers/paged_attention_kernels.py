@@ -1,7 +1,7 @@
 """Rotation, storing and paged attention as machine code, compiled by numba on first use and kept on disk.
 
 Each query row is computed by itself, key after key, block after block: its bits depend on nothing but its own query,
-its own keys and values and the block size, so they are the same alone, batched, chunked, preempted and resumed.
+its visible keys and values and the block size, so they are the same alone, batched, chunked, preempted and resumed.
 Sums over keys keep their written order (only multiply-add contraction is allowed); a single dot product over the D
 dimensions of a head may be reordered, but always in the same way.
 
@@ -125,12 +125,13 @@ def _attend(
     block_tables: Ints,  # [S, M]
     tiles: Ints,  # [number of tiles, 3]: sequence, first row, number of rows
     positions: Longs,  # [T]
+    window: int,
     scale: float,
     num_threads: int,
     max_tile_rows: int,
     output: Floats,  # [T, H D]
 ) -> None:
-    """Causal attention of every query row over the keys its sequence has stored."""
+    """Causal attention of every query row over the last `window` keys of its sequence, its own included."""
     num_kv_heads, block_size, head_dim = key_cache.shape[1:]
     group = output.shape[1] // head_dim // num_kv_heads
     for thread in numba.prange(num_threads):
@@ -145,19 +146,20 @@ def _attend(
             totals[:] = 0.0
             num_keys = positions[first_row + num_rows - 1] + 1
             num_blocks = (num_keys + block_size - 1) // block_size
-            for block in range(num_blocks):
+            for block in range(max(0, positions[first_row] + 1 - window) // block_size, num_blocks):
                 block_id = block_tables[sequence, block]
                 if block + 1 < num_blocks:
                     prefetch_block(key_cache, value_cache, block_tables[sequence, block + 1], kv_head)
                 for row in range(num_rows):
-                    num_visible = min(block_size, positions[first_row + row] + 1 - block * block_size)
-                    for lane in range(group if num_visible > 0 else 0):
+                    end = min(block_size, positions[first_row + row] + 1 - block * block_size)  # of the visible keys
+                    begin = max(0, positions[first_row + row] + 1 - window - block * block_size)
+                    for lane in range(group if begin < end else 0):
                         start = (kv_head * group + lane) * head_dim
                         attend_block(
                             qkv[first_row + row, start : start + head_dim],
-                            key_cache[block_id, kv_head],
-                            value_cache[block_id, kv_head],
-                            num_visible,
+                            key_cache[block_id, kv_head, begin:],
+                            value_cache[block_id, kv_head, begin:],
+                            end - begin,
                             scale,
                             scores,
                             states[row * group + lane],

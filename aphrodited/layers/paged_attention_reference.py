@@ -31,9 +31,15 @@ def rotate_and_store(
 
 
 def attend(
-    qkv: Tensor, metadata: AttentionMetadata, key_cache: Tensor, value_cache: Tensor, scale: float, output: Tensor
+    qkv: Tensor,
+    metadata: AttentionMetadata,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    window: int,
+    scale: float,
+    output: Tensor,
 ) -> None:
-    """Fill output [T, H D] with causal attention over each sequence's stored keys."""
+    """Fill output [T, H D] with causal attention of each row over the last `window` keys of its sequence."""
     num_kv_heads, block_size, head_dim = key_cache.shape[1:]
     num_heads = output.shape[1] // head_dim
     starts = metadata.cu_seqlens.tolist()
@@ -45,7 +51,8 @@ def attend(
             for cache in (key_cache, value_cache)
         )  # [K, num_keys, D] each
         queries = qkv[rows, : num_heads * head_dim].view(-1, num_heads, head_dim).transpose(0, 1)  # [H, rows, D]
-        visible = torch.arange(num_keys) <= metadata.positions[rows].unsqueeze(1)  # [rows, num_keys]
+        distances = metadata.positions[rows].unsqueeze(1) - torch.arange(num_keys)  # [rows, num_keys]
+        visible = (distances >= 0) & (distances < window)
         attended = F.scaled_dot_product_attention(
             queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), attn_mask=visible, scale=scale, enable_gqa=True
         )

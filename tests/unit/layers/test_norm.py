@@ -1,6 +1,6 @@
 import torch
 
-from aphrodited.layers.norm import LayerNorm, RMSNorm
+from aphrodited.layers.norm import LayerNorm, QKNorm, RMSNorm
 
 
 def test_rms_norm_scales_by_the_root_of_the_mean_square() -> None:
@@ -21,3 +21,22 @@ def test_a_row_has_the_same_bits_in_every_batch() -> None:
     for norm in (RMSNorm(weight, 1e-5), LayerNorm(weight, bias, 1e-5)):
         whole = norm(x)
         assert all(torch.equal(norm(x[n : n + 3].contiguous()), whole[n : n + 3]) for n in (0, 50, 197))
+
+
+def test_queries_and_keys_are_normalised_head_by_head_and_values_are_not() -> None:
+    torch.manual_seed(3)
+    query_weight, key_weight, qkv = torch.randn(8), torch.randn(8), torch.randn(3, 6 * 8)
+    heads = QKNorm(query_weight, key_weight, num_heads=3, num_kv_heads=1, eps=1e-5)(qkv.clone()).view(3, 6, 8)
+    before = qkv.view(3, 6, 8)
+    for head in range(3):
+        torch.testing.assert_close(heads[:, head], RMSNorm(query_weight, 1e-5)(before[:, head]))
+    torch.testing.assert_close(heads[:, 3], RMSNorm(key_weight, 1e-5)(before[:, 3]))
+    assert torch.equal(heads[:, 4:], before[:, 4:])
+
+
+def test_a_row_of_queries_and_keys_has_the_same_bits_in_any_batch() -> None:
+    torch.manual_seed(4)
+    norm, rows = QKNorm(torch.randn(64), torch.randn(64), num_heads=9, num_kv_heads=3, eps=1e-6), torch.randn(200, 15 * 64)
+    whole = norm(rows.clone())
+    for count in (1, 2, 3, 33, 100):
+        assert torch.equal(norm(rows[:count].clone()), whole[:count])

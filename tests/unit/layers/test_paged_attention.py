@@ -15,6 +15,7 @@ from aphrodited.layers import paged_attention_reference as reference
 from aphrodited.layers.attention import AttentionMetadata
 from aphrodited.layers.paged_attention import (
     MAX_TILE_ROWS,
+    UNLIMITED,
     PagedAttention,
     compile_kernels,
     cut_tiles,
@@ -46,7 +47,10 @@ def caches(num_blocks: int, num_kv_heads: int, head_dim: int) -> tuple[Tensor, T
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
-def test_kernels_agree_with_the_reference(shape: tuple[int, ...], batch: tuple[list[int], list[int]]) -> None:
+@pytest.mark.parametrize("window", [UNLIMITED, 1, 5, 16, 33])
+def test_kernels_agree_with_the_reference(
+    shape: tuple[int, ...], batch: tuple[list[int], list[int]], window: int
+) -> None:
     torch.manual_seed(0)
     heads, kv_heads, size, rotary_dim = shape
     metadata = batch_of(*batch)
@@ -57,10 +61,10 @@ def test_kernels_agree_with_the_reference(shape: tuple[int, ...], batch: tuple[l
     expected_qkv, expected_keys, expected_values = qkv.clone(), keys.clone(), values.clone()
     reference.rotate_and_store(expected_qkv, rotary, metadata, expected_keys, expected_values)
     expected = torch.empty(len(qkv), heads * size)
-    reference.attend(expected_qkv, metadata, expected_keys, expected_values, size**-0.5, expected)
+    reference.attend(expected_qkv, metadata, expected_keys, expected_values, window, size**-0.5, expected)
 
     attention = PagedAttention(heads, size, rotary)
-    result = attention(qkv, (keys, values), attention.plan(metadata))
+    result = attention(qkv, (keys, values), attention.plan(metadata), window)
     torch.testing.assert_close(keys, expected_keys, rtol=1e-5, atol=1e-5)
     assert torch.equal(values, expected_values)
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
@@ -78,7 +82,8 @@ def test_rows_beyond_the_batch_are_padding_and_touch_no_cache() -> None:
     assert torch.equal(keys[:, :, untouched], before)
 
 
-def test_a_row_has_the_same_bits_in_every_batch_and_chunk() -> None:
+@pytest.mark.parametrize("window", [None, 1, 20, 64])
+def test_a_row_has_the_same_bits_in_every_batch_and_chunk(window: int | None) -> None:
     """One sequence of 90 tokens whole, in chunks, row by row, and beside two others."""
     torch.manual_seed(1)
     heads, kv_heads, size = 6, 2, 32
@@ -95,7 +100,7 @@ def test_a_row_has_the_same_bits_in_every_batch_and_chunk() -> None:
                 metadata.block_tables[0, metadata.positions // BLOCK_SIZE].long() * BLOCK_SIZE
                 + metadata.positions % BLOCK_SIZE
             )
-            outputs.append(attention(rows[start : start + length].clone(), cache, attention.plan(metadata)))
+            outputs.append(attention(rows[start : start + length].clone(), cache, attention.plan(metadata), window))
             start += length
         return torch.cat(outputs)
 
@@ -107,9 +112,24 @@ def test_a_row_has_the_same_bits_in_every_batch_and_chunk() -> None:
     batch = batch_of([40, 90, 3], [0, 0, 0])
     others = [torch.randn(n, rows.shape[1]) for n in (40, 3)]
     together = attention(
-        torch.cat((others[0], rows, others[1])), caches(18, kv_heads, size), attention.plan(batch)
+        torch.cat((others[0], rows, others[1])), caches(18, kv_heads, size), attention.plan(batch), window
     )
     assert torch.equal(together[40:130], whole)
+
+
+def test_a_window_hides_whatever_is_older() -> None:
+    torch.manual_seed(4)
+    attention = PagedAttention(4, 8, rotary_table(128, 8, 10000.0))
+    metadata = batch_of([3], [60])
+    qkv, cache = torch.randn(3, 64), caches(4, 2, 8)
+    expected = attention(qkv.clone(), cache, attention.plan(metadata), 20)
+    oldest_visible = 60 + 1 - 20
+    for block, block_id in enumerate(metadata.block_tables[0].tolist()):
+        hidden = max(0, min(BLOCK_SIZE, oldest_visible - block * BLOCK_SIZE))
+        cache[0][block_id, :, :hidden] = torch.nan
+        cache[1][block_id, :, :hidden] = torch.nan
+    assert torch.equal(attention(qkv.clone(), cache, attention.plan(metadata), 20), expected)
+    assert not torch.equal(attention(qkv.clone(), cache, attention.plan(metadata), 21)[0], expected[0])
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 64])
