@@ -138,7 +138,7 @@ class MqConfig(msgspec.Struct, frozen=True):
     ] = 1.0
     async_sockets: Annotated[
         bool, doc("Send a step's outputs from a thread, while the next step computes.", apply="engine")
-    ] = False
+    ] = True
     stats_log_s: Annotated[
         float, doc("Pause between an engine's log lines of statistics while it works; 0 is off.", apply="engine", unit="seconds", ge=0)
     ] = 60.0

@@ -23,7 +23,7 @@ CONFINED: dict[str, set[str]] = {
     "supervisor": {"supervision"},
     "tokenizers": {"tokenizer"},
     "torch": {"engine", "layers", "models", "loaders", "sampling"},
-    "uvloop": {"workers"},
+    "uvloop": {"workers", "bench"},
     "yaml": {"config"},
     "zmq": {"mq", "health", "workers"},
 }
