@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,19 +17,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from aphrodited.bench.report import append_json_line, report
+from aphrodited.bench.report import append_json_line, cpu_seconds, report
 from aphrodited.config.loader import daemon_paths, load_config
 from aphrodited.health.status import read_status
 from aphrodited.procfs import resident_bytes
 
 READY_TIMEOUT_S = 120.0
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used, user and system; proc(5), fields 14 and 15 of stat."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 def is_ready(url: str) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PACKAGES = ("torch", "numba", "pyzmq", "aiohttp", "supervisor", "tokenizers")
 
 
@@ -24,6 +25,12 @@ def cpu_model() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used, user and system; proc(5), fields 14 and 15 of stat."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 def report(benchmark: str, figures: dict[str, Any], *, seed: int | None = None) -> dict[str, Any]:
