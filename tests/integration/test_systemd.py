@@ -51,6 +51,8 @@ WorkingDirectory={root}
 Environment=PYTHONPATH={root} PYTHONDONTWRITEBYTECODE=1
 # The checkout and its Python may lie in a home directory, and be readable by their owner alone.
 ProtectHome=read-only
+# Or under /tmp, which the unit has for itself alone.
+BindReadOnlyPaths={root}
 {user}
 StandardOutput=append:/var/log/aphrodited.out
 StandardError=append:/var/log/aphrodited.out
