@@ -1,12 +1,6 @@
 """The clients of one engine: who they are, what they have in it, and every frame that goes to them.
 
-A client is in one of three states:
-
-    attached    frames reach it, numbered
-    dropping    a frame to it was lost: its sequences are aborted, and Dropped is retried until it is delivered
-    gone        left, dead or unreachable: its sequences are aborted, and nothing is kept
-
-No send ever waits. Knows no request's content and no scheduling.
+A client goes through the states of mq.states.ClientState; Dropped is retried until it is delivered. No send ever waits. Knows no request's content and no scheduling.
 """
 
 from __future__ import annotations
@@ -30,6 +24,7 @@ from aphrodited.mq.messages import (
     StepOutputs,
 )
 from aphrodited.mq.pidfd import open_pidfd
+from aphrodited.mq.states import CLIENT_TRANSITIONS, ClientEvent, ClientState, next_state
 from aphrodited.outputs import TokenOutput
 
 log = get_logger()
@@ -50,7 +45,11 @@ class Client:
     pidfd: int
     numbers: set[int] = field(default_factory=set)
     next_frame: int = 0
-    drop_reason: str | None = None
+    state: ClientState = ClientState.ATTACHED
+    drop_reason: str = ""
+
+    def meet(self, event: ClientEvent) -> None:
+        self.state = next_state(CLIENT_TRANSITIONS, self.state, event)
 
     def key(self, number: int) -> int:
         return (self.slot << NUMBER_BITS) | number
@@ -131,7 +130,7 @@ class ClientTable:
     def find(self, name: str) -> Client | None:
         """The attached client of that name; None if it is unknown or being dropped."""
         client = self._by_name.get(name)
-        return client if client is not None and client.drop_reason is None else None
+        return client if client is not None and client.state is ClientState.ATTACHED else None
 
     # -- frames -------------------------------------------------------------------------------------------------
 
@@ -153,7 +152,7 @@ class ClientTable:
                     full.append((slot, groups.pop(slot)))
         for slot, group in (*full, *groups.items()):
             client = self._by_slot.get(slot)
-            if client is not None and client.drop_reason is None:  # not lost meanwhile, or with a frame of this step
+            if client is not None and client.state is ClientState.ATTACHED:  # not lost meanwhile, or with a frame of this step
                 self._send_numbered(client, StepOutputs(client.next_frame, group))
 
     def send_failure(
@@ -173,8 +172,8 @@ class ClientTable:
     def retry_notices(self) -> None:
         """Tell dropped clients so, as far as they can be told by now."""
         for client in list(self._dropping.values()):
-            if self._send(client, Dropped(client.drop_reason or "")):
-                self._forget(client, "dropped")
+            if self._send(client, Dropped(client.drop_reason)):
+                self._forget(client, "dropped", ClientEvent.TOLD)
 
     def fail_all(self, code: str, message: str, *, http_status: int) -> int:
         """Abort every unfinished request and tell its client. Returns how many there were."""
@@ -212,12 +211,15 @@ class ClientTable:
     def _drop(self, client: Client, reason: str) -> None:
         log.warning("client_dropped", client=client.name, num_aborted=len(client.numbers), reason=reason)
         self._abort_all(client)
+        client.meet(ClientEvent.FRAME_LOST)
         client.drop_reason = reason
         self._dropping[client.name] = client
 
-    def _forget(self, client: Client, reason: str) -> None:
-        if self._by_name.pop(client.name, None) is None:
+    def _forget(self, client: Client, reason: str, event: ClientEvent = ClientEvent.LEFT) -> None:
+        if client.state is ClientState.GONE:
             return
+        client.meet(event)
+        del self._by_name[client.name]
         del self._by_slot[client.slot]
         del self._by_pidfd[client.pidfd]
         self._dropping.pop(client.name, None)

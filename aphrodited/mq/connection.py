@@ -1,8 +1,6 @@
 """One client's connection to one generation of an engine: from the first hello to its end, then never again.
 
-    attaching    Hello and Attach were sent; both answers are awaited
-    attached     requests go in, frames come out
-    lost         every request has had its terminal event; the sockets are closed
+Its states are mq.states.ConnectionState.
 
     what happened                          what the requests get
     EngineDead                             MQEngineDeadError with the engine's own cause
@@ -53,6 +51,7 @@ from aphrodited.mq.messages import (
 )
 from aphrodited.mq.pidfd import open_pidfd
 from aphrodited.mq.refusals import Refusals
+from aphrodited.mq.states import CONNECTION_TRANSITIONS, ConnectionEvent, ConnectionState, next_state
 from aphrodited.procfs import process_start_ticks
 from aphrodited.request import EngineRequest
 from aphrodited.streams import TokenStream
@@ -91,6 +90,7 @@ class Connection:
         self._disconnected = False
         self._retiring = False
         self._death_hint = ""
+        self.state = ConnectionState.ATTACHING
         self.attached: asyncio.Future[None] = self._loop.create_future()
         self.lost: asyncio.Future[EngineError] = self._loop.create_future()
         links.start(self._on_output, self._on_data, self._on_disconnected, self._on_refused)
@@ -101,7 +101,7 @@ class Connection:
 
     @property
     def is_attached(self) -> bool:
-        return self.attached.done() and not self.lost.done()
+        return self.state is ConnectionState.ATTACHED
 
     # -- what the client asks -----------------------------------------------------------------------------------
 
@@ -234,7 +234,9 @@ class Connection:
         self._attach_if_complete()
 
     def _attach_if_complete(self) -> None:
-        if self._hello is not None and self._in_flight.next_frame is not None and not self.attached.done():
+        is_answered = self._hello is not None and self._in_flight.next_frame is not None
+        if is_answered and self.state is ConnectionState.ATTACHING:
+            self.state = next_state(CONNECTION_TRANSITIONS, self.state, ConnectionEvent.ANSWERED)
             self.attached.set_result(None)
 
     # -- the end ------------------------------------------------------------------------------------------------
@@ -277,8 +279,9 @@ class Connection:
         self._lose(error, farewell=encode(Detach(self._name)))
 
     def _lose(self, error: EngineError, *, farewell: bytes | None = None) -> None:
-        if self.lost.done():
+        if self.state is ConnectionState.LOST:
             return
+        self.state = next_state(CONNECTION_TRANSITIONS, self.state, ConnectionEvent.ENDED)
         self.lost.set_result(error)
         self._stop_watching()
         self._links.close(farewell=farewell)
