@@ -60,7 +60,7 @@ def create_engine(config: ModelConfig, model: CausalModel) -> AphroditeEngine:
     facts = ModelFacts(
         name=config.name,
         max_model_len=capacity.max_model_len,
-        vocab_size=architecture.vocab_size,
+        vocab_size=architecture.num_token_ids,
         eos_token_ids=architecture.eos_token_ids,
         block_size=engine.block_size,
         num_blocks=capacity.num_blocks,

@@ -36,7 +36,8 @@ KNOWN_SHAPES = {
         rotary_dim=16,
         norm_eps=1e-5,
         activation=Activation.GELU,
-        has_attention_bias=True,
+        has_qkv_bias=True,
+        has_output_bias=True,
         has_mlp_bias=True,
         has_parallel_residual=True,
     )

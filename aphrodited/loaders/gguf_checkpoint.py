@@ -7,6 +7,7 @@ Source of names and layouts: llama.cpp's convert_hf_to_gguf.py, whose changes ar
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -18,10 +19,12 @@ from torch import Tensor
 from aphrodited.errors import ModelLoadError
 from aphrodited.gguf_file import GgufHead, TensorEntry, read_head
 from aphrodited.layers.embedding import Embedding
+from aphrodited.layers.rotary import FactorScaling
 from aphrodited.loaders.ggml_types import supported_type, widen
-from aphrodited.loaders.gguf_config import read_gguf_architecture
-from aphrodited.loaders.gguf_names import hf_name
+from aphrodited.loaders.gguf_config import TOKEN_TYPES, num_used_tokens, read_gguf_architecture
+from aphrodited.loaders.gguf_names import ROTARY_FACTORS, hf_name
 from aphrodited.loaders.identity import file_identity
+from aphrodited.loaders.vocabulary import fit_to_tokenizer
 from aphrodited.models.config import Architecture, ModelArchitecture
 
 
@@ -30,13 +33,14 @@ class GgufCheckpoint:
 
     def __init__(self, path: Path) -> None:
         head = read_head(path, _is_wanted)
-        self.config: ModelArchitecture = read_gguf_architecture(path, head)
+        config = fit_to_tokenizer(read_gguf_architecture(path, head), num_used_tokens(head))
         self.identity = file_identity(path)
         self._path = path
-        self._entries = {hf_name(self.config.architecture, entry.name): entry for entry in head.tensors}
-        self.shapes = {name: entry.shape for name, entry in self._entries.items()}
+        self._entries = {hf_name(config.architecture, entry.name): entry for entry in head.tensors}
         file = np.memmap(path, np.uint8, "c")  # shared with other engines: never written, so never copied
         self._data = {name: _slice_tensor(path, file, head, entry) for name, entry in self._entries.items()}
+        self.shapes = {name: entry.shape for name, entry in self._entries.items() if name != ROTARY_FACTORS}
+        self.config: ModelArchitecture = self._with_rotary_factors(config)
 
     def describe(self, name: str) -> str:
         entry = self._entries.get(name)
@@ -51,8 +55,19 @@ class GgufCheckpoint:
     def _type(self, name: str) -> gguf.GGMLQuantizationType:
         return gguf.GGMLQuantizationType(self._entries[name].ggml_type)
 
+    def _with_rotary_factors(self, config: ModelArchitecture) -> ModelArchitecture:
+        entry = self._entries.get(ROTARY_FACTORS)
+        if entry is None:
+            return config
+        if config.rope_scaling is not None or entry.shape != (config.rotary_dim // 2,):
+            raise ModelLoadError(f"{self.describe(ROTARY_FACTORS)} does not fit the metadata about rope")
+        factors = widen(self._data[ROTARY_FACTORS], self._type(ROTARY_FACTORS))[0].tolist()
+        if not all(math.isfinite(factor) and factor > 0 for factor in factors):
+            raise ModelLoadError(f"{self.describe(ROTARY_FACTORS)} has values that are not positive: damaged file?")
+        return replace(config, rope_scaling=FactorScaling(tuple(factors)))
+
     def _to_hf_layout(self, name: str, tensor: Tensor) -> Tensor:
-        config = self.config
+        config = self.config  # Qwen's files keep the halves apart, as Hugging Face does
         if config.architecture is Architecture.LLAMA and ".q_proj." in name:
             return _split_rotary_pairs(tensor, config.num_heads)
         if config.architecture is Architecture.LLAMA and ".k_proj." in name:
@@ -76,8 +91,8 @@ class QuantizedEmbedding:
 
 
 def _is_wanted(key: str) -> bool:
-    """Everything but the vocabulary and other long lists."""
-    return not key.startswith("tokenizer.") or key.endswith("_token_id")
+    """Everything but the vocabulary's text."""
+    return not key.startswith("tokenizer.") or key.endswith("_token_id") or key == TOKEN_TYPES
 
 
 def _slice_tensor(path: Path, file: NDArray[np.uint8], head: GgufHead, entry: TensorEntry) -> Tensor:

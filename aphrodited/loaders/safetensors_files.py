@@ -18,6 +18,7 @@ from torch import Tensor
 from aphrodited.errors import ModelLoadError
 from aphrodited.layers.embedding import DenseEmbedding, Embedding
 from aphrodited.loaders.identity import file_identity
+from aphrodited.loaders.vocabulary import count_token_ids, fit_to_tokenizer
 from aphrodited.models.config import ModelArchitecture
 from aphrodited.models.hf_config import read_architecture
 
@@ -37,7 +38,7 @@ class SafetensorsCheckpoint:
     """The tensors of one directory. Raises ModelLoadError for a file that is missing, truncated or damaged."""
 
     def __init__(self, directory: Path) -> None:
-        self.config: ModelArchitecture = read_architecture(directory)
+        self.config: ModelArchitecture = fit_to_tokenizer(read_architecture(directory), count_token_ids(directory))
         self._directory = directory
         index = _read_index(directory)
         paths = sorted({directory / file for file in index.values()}) if index else [_single_file(directory)]

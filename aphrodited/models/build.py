@@ -1,4 +1,4 @@
-"""From an architecture and its weights to a model: the one table of supported families."""
+"""From an architecture and its weights to a model: the one table of who loads what."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ class _LoadModel(Protocol):
 
 _FAMILIES: dict[Architecture, tuple[_LoadModel, str]] = {
     Architecture.LLAMA: (llama.load_llama, llama.IGNORED_TENSORS),
+    Architecture.MISTRAL: (llama.load_llama, llama.IGNORED_TENSORS),
+    Architecture.QWEN2: (llama.load_llama, llama.IGNORED_TENSORS),
+    Architecture.QWEN3: (llama.load_llama, llama.IGNORED_TENSORS),
     Architecture.GPT_NEOX: (gpt_neox.load_gpt_neox, gpt_neox.IGNORED_TENSORS),
 }
 

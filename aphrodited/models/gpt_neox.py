@@ -25,7 +25,7 @@ def load_gpt_neox(config: ModelArchitecture, weights: Weights, *, fingerprint: s
     """The model of a checkpoint. Raises ModelLoadError for a tensor that is missing, damaged or of another shape."""
     table_shape = (config.vocab_size, config.hidden_size)
     embedding = weights.take_embedding("gpt_neox.embed_in.weight", table_shape)
-    rotary = rotary_table(config.max_position_embeddings, config.rotary_dim, config.rope_theta)
+    rotary = rotary_table(config.max_position_embeddings, config.rotary_dim, config.rope_theta, config.rope_scaling)
     attention = PagedAttention(config.num_heads, config.head_dim, rotary, cache_dir)
     layers = [
         GPTNeoXLayer(config, weights, f"gpt_neox.layers.{index}.", attention) for index in range(config.num_layers)
@@ -37,7 +37,7 @@ def load_gpt_neox(config: ModelArchitecture, weights: Weights, *, fingerprint: s
         attention=attention,
         layers=layers,
         final_norm=_load_norm(config, weights, "gpt_neox.final_layer_norm"),
-        lm_head=Linear(weights.take(head_name, table_shape)),
+        lm_head=Linear(weights.take(head_name, table_shape)[: config.num_token_ids]),
         fingerprint=fingerprint,
     )
 
@@ -51,7 +51,7 @@ class GPTNeoXLayer:
         self._attention = attention
         self._input_norm = _load_norm(config, weights, f"{prefix}input_layernorm")
         self._qkv_proj = _load_qkv(config, weights, f"{prefix}attention.query_key_value")
-        self._o_proj = load_linear(weights, f"{prefix}attention.dense", hidden, hidden, bias=config.has_attention_bias)
+        self._o_proj = load_linear(weights, f"{prefix}attention.dense", hidden, hidden, bias=config.has_output_bias)
         self._mlp_norm = _load_norm(config, weights, f"{prefix}post_attention_layernorm")
         self._up = load_linear(
             weights, f"{prefix}mlp.dense_h_to_4h", hidden, inner, bias=True, activation=config.activation
@@ -76,7 +76,7 @@ def _load_qkv(config: ModelArchitecture, weights: Weights, name: str) -> Linear:
     heads, size = config.num_heads, config.head_dim
     weight = weights.take(f"{name}.weight", (config.qkv_size, config.hidden_size))
     weight = weight.view(heads, 3, size, -1).transpose(0, 1).reshape(config.qkv_size, -1)
-    if not config.has_attention_bias:
+    if not config.has_qkv_bias:
         return Linear(weight)
     bias = weights.take(f"{name}.bias", (config.qkv_size,))
     return Linear(weight, bias.view(heads, 3, size).transpose(0, 1).reshape(-1))

@@ -12,56 +12,23 @@ from typing import Any
 from aphrodited.errors import ModelLoadError
 from aphrodited.layers.linear import Activation
 from aphrodited.models.config import Architecture, ModelArchitecture
+from aphrodited.models.config_fields import ConfigFields
+from aphrodited.models.hf_rope import read_rope
 
-_MODEL_TYPES = {Architecture.LLAMA: "llama", Architecture.GPT_NEOX: "gpt_neox"}
+_MODEL_TYPES = {
+    Architecture.LLAMA: "llama",
+    Architecture.MISTRAL: "mistral",
+    Architecture.QWEN2: "qwen2",
+    Architecture.QWEN3: "qwen3",
+    Architecture.GPT_NEOX: "gpt_neox",
+}
+_LAYER_TYPES = {"full_attention": False, "sliding_attention": True}  # whether there is a window
 
-
-class ConfigFields:
-    """The fields of one config, each checked when it is read. `source` names the file in errors."""
-
-    def __init__(self, fields: dict[str, Any], source: str) -> None:
-        self.source = source
-        self._fields = fields
-
-    def error(self, problem: str) -> ModelLoadError:
-        return ModelLoadError(f"{self.source}: {problem}")
-
-    def get(self, name: str) -> Any:
-        return self._fields.get(name)
-
-    def integer(self, name: str, default: int | None = None) -> int:
-        """A positive integer; required unless there is a default."""
-        value = self._fields.get(name)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.error(f"{name} is {value!r}, expected a positive integer")
-        return value
-
-    def number(self, name: str, default: float | None = None) -> float:
-        """A positive number; required unless there is a default."""
-        value = self._fields.get(name)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise self.error(f"{name} is {value!r}, expected a positive number")
-        return float(value)
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self._fields.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.error(f"{name} is {value!r}, expected true or false")
-        return value
-
-    def token_ids(self, name: str) -> tuple[int, ...]:
-        """An id, a list of ids, or nothing."""
-        value = self._fields.get(name)
-        values = [] if value is None else value if isinstance(value, list) else [value]
-        if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values):
-            raise self.error(f"{name} is {value!r}, expected a token id or a list of them")
-        return tuple(values)
+# What transformers' configuration classes take for a field that is not there.
+_QWEN3_HEAD_DIM = 128
+_MISTRAL_WINDOW = 4096
+_QWEN_WINDOW = 4096
+_QWEN_FULL_LAYERS = 28
 
 
 def read_architecture(directory: Path) -> ModelArchitecture:
@@ -77,38 +44,42 @@ def parse_architecture(config: ConfigFields, generation: ConfigFields) -> ModelA
     architecture = _architecture(config)
     if config.get("quantization_config") is not None:
         raise config.error("quantization_config: quantised checkpoints are supported as GGUF files only")
+    is_neox = architecture is Architecture.GPT_NEOX
     num_heads, hidden_size = config.integer("num_attention_heads"), config.integer("hidden_size")
-    is_llama = architecture is Architecture.LLAMA
-    head_dim = config.integer("head_dim", hidden_size // num_heads) if is_llama else hidden_size // num_heads
-    if not is_llama and head_dim * num_heads != hidden_size:
-        raise config.error(f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}")
-    num_kv_heads = config.integer("num_key_value_heads", num_heads) if is_llama else num_heads
+    num_kv_heads = num_heads if is_neox else config.integer("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
         raise config.error(f"num_attention_heads {num_heads} is not a multiple of num_key_value_heads {num_kv_heads}")
-    rope_theta, rotary_dim = _rope(config, architecture, head_dim)
+    head_dim, num_layers = _head_dim(config, architecture), config.integer("num_hidden_layers")
+    rope = read_rope(config, head_dim, is_neox=is_neox)
+    has_qkv_bias, has_output_bias = _attention_biases(config, architecture)
+    has_mlp_bias = architecture in (Architecture.LLAMA, Architecture.GPT_NEOX) and config.flag("mlp_bias", is_neox)
     bos_token_ids = config.token_ids("bos_token_id")
     return ModelArchitecture(
         architecture=architecture,
         vocab_size=config.integer("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=config.integer("intermediate_size"),
-        num_layers=config.integer("num_hidden_layers"),
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        max_position_embeddings=config.integer("max_position_embeddings"),
+        max_position_embeddings=rope.max_length,
         eos_token_ids=tuple(
             dict.fromkeys(config.token_ids("eos_token_id") + generation.token_ids("eos_token_id"))
         ),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
-        rope_theta=rope_theta,
-        rotary_dim=rotary_dim,
-        norm_eps=config.number("rms_norm_eps" if is_llama else "layer_norm_eps", 1e-6 if is_llama else 1e-5),
-        activation=_activation(config, Activation.SILU if is_llama else Activation.GELU),
+        rope_theta=rope.theta,
+        rotary_dim=rope.rotary_dim,
+        norm_eps=config.number("layer_norm_eps", 1e-5) if is_neox else config.number("rms_norm_eps", 1e-6),
+        activation=_activation(config, Activation.GELU if is_neox else Activation.SILU),
         tie_word_embeddings=config.flag("tie_word_embeddings", False),
-        has_attention_bias=config.flag("attention_bias", not is_llama),
-        has_mlp_bias=config.flag("mlp_bias", not is_llama),
-        has_parallel_residual=config.flag("use_parallel_residual", True) if not is_llama else False,
+        has_qkv_bias=has_qkv_bias,
+        has_output_bias=has_output_bias,
+        has_mlp_bias=has_mlp_bias,
+        has_parallel_residual=is_neox and config.flag("use_parallel_residual", True),
+        has_qk_norm=architecture is Architecture.QWEN3,
+        rope_scaling=rope.scaling,
+        sliding_windows=_sliding_windows(config, architecture, num_layers),
     )
 
 
@@ -145,20 +116,58 @@ def _activation(config: ConfigFields, default: Activation) -> Activation:
         raise config.error(f"hidden_act {name!r} is not supported; supported are {supported}") from None
 
 
-def _rope(config: ConfigFields, architecture: Architecture, head_dim: int) -> tuple[float, int]:
-    """Theta and the number of rotating dimensions. Newer configs keep them in rope_parameters, older at the top."""
-    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(parameters, dict):
-        raise config.error(f"rope_parameters is {parameters!r}, expected an object")
-    rope_type = parameters.get("rope_type", parameters.get("type", "default"))
-    if rope_type != "default":
-        raise config.error(f"rope scaling of type {rope_type!r} is not supported; only unscaled positions are")
-    nested = ConfigFields(parameters, config.source)
-    is_llama = architecture is Architecture.LLAMA
-    theta_name, part_name = ("rope_theta", "partial_rotary_factor") if is_llama else ("rotary_emb_base", "rotary_pct")
-    theta = nested.number("rope_theta", config.number(theta_name, 10000.0))
-    part = nested.number("partial_rotary_factor", config.number(part_name, 1.0 if is_llama else 0.25))
-    rotary_dim = int(head_dim * part)
-    if part > 1 or rotary_dim < 2 or rotary_dim % 2:
-        raise config.error(f"{part_name} {part} of a head of {head_dim} is not a positive even number of dimensions")
-    return theta, rotary_dim
+def _head_dim(config: ConfigFields, architecture: Architecture) -> int:
+    num_heads, hidden_size = config.integer("num_attention_heads"), config.integer("hidden_size")
+    if architecture is Architecture.QWEN3:
+        return config.integer("head_dim", _QWEN3_HEAD_DIM)
+    if architecture is not Architecture.GPT_NEOX:
+        return config.integer("head_dim", hidden_size // num_heads)
+    if hidden_size % num_heads:
+        raise config.error(f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}")
+    return hidden_size // num_heads
+
+
+def _attention_biases(config: ConfigFields, architecture: Architecture) -> tuple[bool, bool]:
+    """Whether the projections to queries, keys and values have biases, and whether the one after attention has."""
+    if architecture is Architecture.MISTRAL:
+        return False, False
+    if architecture is Architecture.QWEN2:
+        return True, False
+    has_bias = config.flag("attention_bias", architecture is Architecture.GPT_NEOX)
+    return has_bias, has_bias
+
+
+def _sliding_windows(config: ConfigFields, architecture: Architecture, num_layers: int) -> tuple[int | None, ...]:
+    """Keys that a token sees, by layer; () where every layer sees all."""
+    if architecture is Architecture.MISTRAL:
+        if config.get("layer_types") is not None:
+            raise config.error("layer_types is not supported for MistralForCausalLM, whose layers all have one window")
+        window = _window(config, _MISTRAL_WINDOW)
+        return (window,) * num_layers if window else ()
+    if architecture not in (Architecture.QWEN2, Architecture.QWEN3):
+        return ()
+    window = _window(config, _QWEN_WINDOW) if config.flag("use_sliding_window", False) else None
+    slides = _sliding_layers(config, num_layers)
+    if window is None and config.get("layer_types") is not None and any(slides):
+        raise config.error("layer_types has sliding_attention, but use_sliding_window or sliding_window is off")
+    return tuple(window if slide else None for slide in slides) if window and any(slides) else ()
+
+
+def _sliding_layers(config: ConfigFields, num_layers: int) -> list[bool]:
+    """Which layers have a window, if there is one. Older configs give the number of those before them."""
+    layer_types = config.get("layer_types")
+    if layer_types is None:
+        is_zero = config.get("max_window_layers") == 0
+        num_full = 0 if is_zero else config.integer("max_window_layers", _QWEN_FULL_LAYERS)
+        return [layer >= num_full for layer in range(num_layers)]
+    names = [str(name) for name in layer_types] if isinstance(layer_types, list) else []
+    if len(names) != num_layers or not set(names) <= set(_LAYER_TYPES):
+        supported = ", ".join(_LAYER_TYPES)
+        raise config.error(f"layer_types is {layer_types!r}, expected one for each of {num_layers} layers, of {supported}")
+    return [_LAYER_TYPES[name] for name in names]
+
+
+def _window(config: ConfigFields, default: int) -> int | None:
+    if "sliding_window" in config and config.get("sliding_window") is None:
+        return None
+    return config.integer("sliding_window", default)

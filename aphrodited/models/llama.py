@@ -1,5 +1,6 @@
 """The Llama family: RMSNorm, rotary positions, grouped key/value heads, gated feed-forward.
 
+Mistral and Qwen are this with other values of ModelArchitecture's fields.
 Source: https://arxiv.org/abs/2302.13971; names and layout of Hugging Face's LlamaForCausalLM.
 """
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from aphrodited.layers.linear import Linear
-from aphrodited.layers.norm import RMSNorm
+from aphrodited.layers.norm import QKNorm, RMSNorm
 from aphrodited.layers.paged_attention import AttentionPlan, PagedAttention
 from aphrodited.layers.rotary import rotary_table
 from aphrodited.models.causal_lm import CausalLM, KVCache
@@ -26,9 +27,9 @@ def load_llama(config: ModelArchitecture, weights: Weights, *, fingerprint: str,
     """The model of a checkpoint. Raises ModelLoadError for a tensor that is missing, damaged or of another shape."""
     table_shape = (config.vocab_size, config.hidden_size)
     embedding = weights.take_embedding("model.embed_tokens.weight", table_shape)
-    rotary = rotary_table(config.max_position_embeddings, config.rotary_dim, config.rope_theta)
+    rotary = rotary_table(config.max_position_embeddings, config.rotary_dim, config.rope_theta, config.rope_scaling)
     attention = PagedAttention(config.num_heads, config.head_dim, rotary, cache_dir)
-    layers = [LlamaLayer(config, weights, f"model.layers.{index}.", attention) for index in range(config.num_layers)]
+    layers = [LlamaLayer(config, weights, index, attention) for index in range(config.num_layers)]
     norm = RMSNorm(weights.take("model.norm.weight", (config.hidden_size,)), config.norm_eps)
     head_name = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
     return CausalLM(
@@ -37,7 +38,7 @@ def load_llama(config: ModelArchitecture, weights: Weights, *, fingerprint: str,
         attention=attention,
         layers=layers,
         final_norm=norm,
-        lm_head=Linear(weights.take(head_name, table_shape)),
+        lm_head=Linear(weights.take(head_name, table_shape)[: config.num_token_ids]),
         fingerprint=fingerprint,
     )
 
@@ -45,24 +46,29 @@ def load_llama(config: ModelArchitecture, weights: Weights, *, fingerprint: str,
 class LlamaLayer:
     """hidden + attention(norm(hidden)), then the same again with a gated feed-forward."""
 
-    def __init__(self, config: ModelArchitecture, weights: Weights, prefix: str, attention: PagedAttention) -> None:
-        hidden, eps = config.hidden_size, config.norm_eps
+    def __init__(self, config: ModelArchitecture, weights: Weights, index: int, attention: PagedAttention) -> None:
+        hidden, eps, prefix = config.hidden_size, config.norm_eps, f"model.layers.{index}."
         self._attention = attention
+        self._window = config.window(index)
         self._input_norm = RMSNorm(weights.take(f"{prefix}input_layernorm.weight", (hidden,)), eps)
         self._qkv_proj = _load_qkv(config, weights, f"{prefix}self_attn.")
+        self._qk_norm = _load_qk_norm(config, weights, f"{prefix}self_attn.") if config.has_qk_norm else None
         self._o_proj = load_linear(
             weights,
             f"{prefix}self_attn.o_proj",
             config.num_heads * config.head_dim,
             hidden,
-            bias=config.has_attention_bias,
+            bias=config.has_output_bias,
         )
         self._mlp_norm = RMSNorm(weights.take(f"{prefix}post_attention_layernorm.weight", (hidden,)), eps)
         self._mlp = GatedMLP(config, weights, f"{prefix}mlp.")
         self.linears = (self._qkv_proj, self._o_proj, *self._mlp.linears)
 
     def __call__(self, hidden: Tensor, kv_cache: KVCache, plan: AttentionPlan) -> Tensor:
-        attended = self._attention(self._qkv_proj(self._input_norm(hidden)), kv_cache, plan)  # [R, H D]
+        qkv = self._qkv_proj(self._input_norm(hidden))  # [R, (H + 2K) D]
+        if self._qk_norm is not None:
+            qkv = self._qk_norm(qkv)
+        attended = self._attention(qkv, kv_cache, plan, self._window)  # [R, H D]
         hidden = self._o_proj.add(attended, hidden)
         return self._mlp(self._mlp_norm(hidden), hidden)
 
@@ -88,6 +94,11 @@ def _load_qkv(config: ModelArchitecture, weights: Weights, prefix: str) -> Linea
     weight = torch.cat(
         [weights.take(f"{prefix}{name}.weight", (size, config.hidden_size)) for name, size in sizes.items()]
     )
-    if not config.has_attention_bias:
+    if not config.has_qkv_bias:
         return Linear(weight)
     return Linear(weight, torch.cat([weights.take(f"{prefix}{name}.bias", (size,)) for name, size in sizes.items()]))
+
+
+def _load_qk_norm(config: ModelArchitecture, weights: Weights, prefix: str) -> QKNorm:
+    query_weight, key_weight = (weights.take(f"{prefix}{name}.weight", (config.head_dim,)) for name in ("q_norm", "k_norm"))
+    return QKNorm(query_weight, key_weight, config.num_heads, config.num_kv_heads, config.norm_eps)

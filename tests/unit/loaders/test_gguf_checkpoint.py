@@ -48,7 +48,8 @@ def test_a_file_of_the_other_family_has_its_variants(tmp_path: Path) -> None:
     directory = write_tiny_neox_dir(tmp_path / "neox", use_parallel_residual=False)
     config = GgufCheckpoint(write_gguf_model(tmp_path / "neox.gguf", directory)).config
     assert (config.rotary_dim, config.has_parallel_residual, config.activation) == (2, False, Activation.GELU)
-    assert config.has_attention_bias
+    assert config.has_qkv_bias
+    assert config.has_output_bias
     assert config.has_mlp_bias
 
 
@@ -77,10 +78,17 @@ def test_quantised_values_are_close_to_what_was_quantised(
 @pytest.mark.parametrize(
     ("metadata", "problem"),
     [
-        ({"general.architecture": "mamba"}, "'mamba' is not supported; supported are llama, gptneox"),
-        ({"llama.rope.scaling.type": "yarn"}, "rope scaling of type 'yarn'"),
+        ({"general.architecture": "mamba"}, "'mamba' is not supported; supported are llama, qwen2, qwen3, gptneox"),
+        ({"llama.rope.scaling.type": "longrope"}, "rope scaling of type 'longrope' is not supported; supported are none"),
+        ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.factor is None, expected a positive number"),
+        (
+            {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0, "llama.rope.scaling.yarn_ext_factor": 0.5},
+            "yarn_ext_factor other than 1",
+        ),
         ({"llama.expert_count": 8}, "mixtures of experts"),
-        ({"llama.attention.sliding_window": 64}, "sliding window"),
+        ({"llama.attention.sliding_window_pattern": 2}, "sliding window attention in some layers only"),
+        ({"llama.attention.value_length": 16}, "values of another size than keys"),
+        ({"llama.attention.head_count_kv": 3}, "head_count 4 is not a multiple of head_count_kv 3"),
         ({"llama.rope.dimension_count": 4}, "partial rotation"),
         ({"llama.embedding_length": 0}, "llama.embedding_length is 0, expected a positive integer"),
         ({"llama.block_count": None}, "llama.block_count is None, expected a positive integer"),
