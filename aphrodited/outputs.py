@@ -41,6 +41,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
     finish_reason is STOP; it is the last of token_ids.  error: (code, message) if finish_reason is ERROR.
     num_cached_tokens: prompt tokens served from the prefix cache, sent with the first token only.
     embedding: what an EncodeRequest asked for, in its one output; see EmbeddingOutput.data.
+    prompt_logprobs: see RequestOutput; sent with the first token only.  error_param: the field that the error concerns.
     """
 
     key: int
@@ -51,6 +52,8 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
     num_cached_tokens: int = 0
     error: tuple[str, str] | None = None
     embedding: bytes | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    error_param: str | None = None
 
 
 class CompletionOutput(msgspec.Struct):
@@ -73,7 +76,11 @@ class CompletionOutput(msgspec.Struct):
 
 
 class RequestOutput(msgspec.Struct):
-    """A request's answer so far. `finished` is true on the last one and on no other."""
+    """A request's answer so far. `finished` is true on the last one and on no other.
+
+    prompt_logprobs: of the prompt's tokens from the second on, since nothing comes before the first; None if they were
+    not asked for or are not there yet.
+    """
 
     request_id: str
     prompt: str | None
@@ -81,6 +88,7 @@ class RequestOutput(msgspec.Struct):
     outputs: list[CompletionOutput]
     finished: bool = False
     num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
 
 @dataclass(frozen=True, slots=True)

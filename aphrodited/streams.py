@@ -44,7 +44,7 @@ class TokenStream:
             return False
         if output.finish_reason is FinishReason.ERROR:
             code, message = output.error or ("internal_error", "the engine gave no reason")
-            self.fail(RequestError(message, code=code))
+            self.fail(RequestError(message, param=output.error_param, code=code))
             return True
         self._outputs.append(output)
         if output.finish_reason is not None:
@@ -101,4 +101,5 @@ def _joined(outputs: list[TokenOutput]) -> TokenOutput:
         logprobs,
         first.num_cached_tokens,
         embedding=last.embedding,
+        prompt_logprobs=first.prompt_logprobs,
     )

@@ -15,11 +15,18 @@ from aphrodited.engine.pooling import Pooled
 from aphrodited.engine.scheduler import ScheduledBatch, Scheduler
 from aphrodited.engine.sequence import Sequence
 from aphrodited.errors import ContextLengthError, RequestError
+from aphrodited.grammar.grammars import Grammars
 from aphrodited.interfaces import EngineStats, ModelFacts, StepPlan
 from aphrodited.outputs import TokenOutput
 from aphrodited.request import EncodeRequest, EngineRequest, GenerateRequest, Pooling
 from aphrodited.sampling.sampled import Sampled
 from aphrodited.sampling_params import MAX_SEED, SamplingParams
+
+MAX_PROMPT_LOGPROBS = 1_000_000
+"""Log-probabilities of one prompt, alternatives included: about 15 MB on their way to the client."""
+
+IDLE_WAIT_S = 0.005
+"""How long a step sleeps that has nothing to compute until a grammar is compiled: new requests are seen after it."""
 
 WARM_UP_TOKENS = 24  # a prompt longer than one block of the usual size
 
@@ -38,14 +45,17 @@ class Runner(Protocol):
 
 
 class AphroditeEngine:
-    """One model's engine. One thread calls every method."""
+    """One model's engine. One thread calls every method. grammars: None if answers cannot be constrained."""
 
-    def __init__(self, facts: ModelFacts, scheduler: Scheduler, runner: Runner) -> None:
+    def __init__(
+        self, facts: ModelFacts, scheduler: Scheduler, runner: Runner, grammars: Grammars | None = None
+    ) -> None:
         self.facts = facts
         self.on_plan: Callable[[StepPlan], None] | None = None
         self.on_progress: Callable[[], None] | None = None
         self._scheduler = scheduler
         self._runner = runner
+        self._grammars = grammars
         self._arrivals = itertools.count()
 
     def add_request(self, key: int, request: EngineRequest) -> None:
@@ -59,16 +69,24 @@ class AphroditeEngine:
         else:
             check_request(request, self.facts)
             seed = request.sampling_params.seed
-        self._scheduler.add(
-            Sequence(
-                key,
-                request,
-                seed=secrets.randbelow(MAX_SEED + 1) if seed is None else seed,
-                arrival=next(self._arrivals),
-                eos_token_ids=self.facts.eos_token_ids,
-                max_model_len=self.facts.max_model_len,
-            )
+        sequence = Sequence(
+            key,
+            request,
+            seed=secrets.randbelow(MAX_SEED + 1) if seed is None else seed,
+            arrival=next(self._arrivals),
+            eos_token_ids=self.facts.eos_token_ids,
+            max_model_len=self.facts.max_model_len,
+            vocab_size=self.facts.vocab_size,
         )
+        grammar = sequence.params.grammar
+        if grammar is not None and self._grammars is None:
+            raise RequestError(
+                f"{grammar.param}: this engine cannot constrain answers", param=grammar.param, code="grammar_unavailable"
+            )
+        self._scheduler.add(sequence)
+        if grammar is not None and self._grammars is not None:
+            num_own_tokens = sequence.num_prompt_tokens - sequence.num_replayed
+            sequence.constraint = self._grammars.begin(grammar, sequence.token_ids[num_own_tokens:])
 
     def abort_request(self, key: int) -> bool:
         """End a request at once, without a further TokenOutput. False if the key is unknown or finished."""
@@ -76,13 +94,16 @@ class AphroditeEngine:
 
     def step(self) -> list[TokenOutput]:
         """Run one batch and return what it made; [] if there is nothing to do. An exception: this engine is lost."""
+        ended = self._scheduler.follow_grammars()
         batch = self._scheduler.schedule()
         if not batch.entries:
-            return []
+            if self._grammars is not None and not ended and self.has_unfinished_requests():
+                self._grammars.wait(IDLE_WAIT_S)
+            return ended
         if self.on_plan is not None:
             self.on_plan(StepPlan(num_tokens=batch.num_tokens, num_seqs=len(batch.entries)))
         sampled = self._runner.execute(batch, self._tick)
-        return self._scheduler.update(batch, sampled)
+        return ended + self._scheduler.update(batch, sampled)
 
     def has_unfinished_requests(self) -> bool:
         return self._scheduler.has_unfinished_sequences()
@@ -102,6 +123,8 @@ class AphroditeEngine:
     def close(self) -> None:
         """Release memory. No other method is called afterwards."""
         self._runner.close()
+        if self._grammars is not None:
+            self._grammars.close()
 
     def _tick(self) -> None:
         if self.on_progress is not None:
@@ -136,6 +159,14 @@ def check_request(request: GenerateRequest, facts: ModelFacts) -> None:
         )
     _check_token_ids(prompt, facts, "prompt")
     _check_token_ids(params.stop_token_ids, facts, "stop_token_ids")
+    _check_token_ids(params.allowed_token_ids or (), facts, "allowed_token_ids")
+    _check_token_ids(tuple(params.logit_bias or ()), facts, "logit_bias")
+    for word in params.bad_words_token_ids:
+        _check_token_ids(word, facts, "bad_words")
+    if params.prompt_logprobs is not None and len(prompt) * (params.prompt_logprobs + 1) > MAX_PROMPT_LOGPROBS:
+        raise RequestError(
+            f"prompt_logprobs of {len(prompt)} tokens are too many; ask for fewer alternatives", param="prompt_logprobs"
+        )
     if not 0 <= request.num_replayed < len(prompt):
         raise RequestError(
             f"num_replayed must be 0 or more and less than the {len(prompt)} prompt tokens", param="num_replayed"

@@ -14,6 +14,7 @@ from aphrodited.engine.environment import engine_threads
 from aphrodited.engine.kv_cache_pool import KV_DTYPE, KVCachePool, kv_block_bytes
 from aphrodited.engine.model_runner import CausalModel, ModelRunner
 from aphrodited.engine.scheduler import create_scheduler
+from aphrodited.grammar.grammars import Grammars
 from aphrodited.interfaces import ModelFacts
 from aphrodited.loaders import load_model
 from aphrodited.log import get_logger
@@ -35,6 +36,7 @@ def create_embedded_backend(
         Path(config.path),
         load_format=config.load_format,
         dtype=config.dtype,
+        quantization=config.quantization,
         cache_dir=cache_dir,
         report=lambda progress, what: report(progress * _LOADING_SHARE, what),
     )
@@ -80,4 +82,9 @@ def create_engine(config: ModelConfig, model: CausalModel) -> AphroditeEngine:
         dtype=facts.dtype,
         num_threads=torch.get_num_threads(),
     )
-    return AphroditeEngine(facts, create_scheduler(engine, capacity.num_blocks), ModelRunner(model, pool, engine.block_size))
+    return AphroditeEngine(
+        facts,
+        create_scheduler(engine, capacity.num_blocks),
+        ModelRunner(model, pool, engine.block_size),
+        Grammars(Path(config.path), facts.vocab_size, facts.eos_token_ids),
+    )

@@ -15,10 +15,18 @@ from aphrodited.engine.batch_tensors import BatchTensors
 from aphrodited.engine.kv_cache_pool import KVCachePool
 from aphrodited.engine.pooling import Pooled
 from aphrodited.engine.scheduler import ScheduledBatch
+from aphrodited.engine.sequence import Sequence
 from aphrodited.layers.attention import AttentionMetadata
 from aphrodited.models.config import ModelArchitecture
-from aphrodited.sampling.sampled import Sampled
+from aphrodited.sampling.logprobs import token_logprobs
+from aphrodited.sampling.sampled import PENDING, Sampled, SamplingRow
 from aphrodited.sampling.sampler import Sampler
+
+GRAMMAR_PATIENCE_S = 0.005
+"""How long a step waits, after the model has run, for what a sequence's grammar allows: then others go on without it."""
+
+SCORED_ROWS = 128
+"""Rows of logits made at once for prompt_logprobs: 128 of 50,000 take 25 MB."""
 
 
 class CausalModel(Protocol):
@@ -66,6 +74,7 @@ class ModelRunner:
             tensors.input_ids, tensors.metadata.positions, self._pool.layers, tensors.metadata
         )  # [T, E]
         _pool(batch, hidden)
+        self._score_prompts(batch, hidden, on_progress)
         sampled = iter(self._sample(batch, hidden, tensors.logits_rows))
         return [
             next(sampled) if entry.sequence.pooler is None else entry.sequence.pooler.finish()
@@ -78,12 +87,39 @@ class ModelRunner:
         self._pool.layers.clear()
 
     def _sample(self, batch: ScheduledBatch, hidden: Tensor, logits_rows: Tensor | None) -> list[Sampled]:
-        rows = [entry.sequence.sampling_row() for entry in batch.entries if entry.samples]
-        if not rows:
-            return []
+        rows = [_sampling_row(entry.sequence) for entry in batch.entries if entry.samples]
+        known = [row for row in rows if row is not None]
+        if not known:
+            return [PENDING] * len(rows)
         if logits_rows is not None:
             hidden = hidden[logits_rows]  # [R, E]: V is far larger than E, and a prompt has T >> R
-        return self._sampler.sample(self._model.compute_logits(hidden), rows)
+        if len(known) < len(rows):
+            hidden = hidden[[i for i, row in enumerate(rows) if row is not None]]
+        sampled = iter(self._sampler.sample(self._model.compute_logits(hidden), known))
+        return [PENDING if row is None else next(sampled) for row in rows]
+
+    def _score_prompts(self, batch: ScheduledBatch, hidden: Tensor, on_progress: Callable[[], None]) -> None:
+        """Judge the prompts' tokens that were asked about, by the hidden states [T, E] of those before them."""
+        end = 0
+        for entry in batch.entries:
+            first, end = end, end + entry.num_tokens
+            wanted = entry.sequence.prompt_logprobs
+            if wanted is None:
+                continue
+            while due := wanted.due(entry.start, entry.num_tokens)[:SCORED_ROWS]:
+                token_ids = torch.tensor(entry.sequence.token_ids[due.start + 1 : due.stop + 1], device=self._device)
+                offset = first - entry.start
+                logits = self._model.compute_logits(hidden[due.start + offset : due.stop + offset])
+                wanted.take(token_logprobs(logits, token_ids, [wanted.num_alternatives] * len(due)))
+                on_progress()
+
+
+def _sampling_row(sequence: Sequence) -> SamplingRow | None:
+    """None if it is not known in time what the sequence's grammar allows."""
+    if sequence.constraint is None:
+        return sequence.sampling_row()
+    by_grammar = sequence.constraint.allowed(GRAMMAR_PATIENCE_S)
+    return None if by_grammar is None else sequence.sampling_row(by_grammar)
 
 
 def _pool(batch: ScheduledBatch, hidden: Tensor) -> None:

@@ -5,6 +5,9 @@ pieces of prompts as far as max_num_batched_tokens allows. Order is (priority, a
 blocks for all its tokens and needs one more per block_size tokens of output; if none is free, the running sequence that
 ranks last gives up its blocks and waits to be computed again. The first in rank is never robbed, so somebody always
 gets on, and everybody ends. Knows no tensors, no text, no clock.
+
+A sequence with a grammar waits aside until that is compiled, and has `follow_grammars` end it when the grammar ends or
+fails. If what may come next is not known in time, its step is not held up: the sequence computes its last token again.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from aphrodited.config.schema import EngineConfig
 from aphrodited.engine.block_manager import BlockManager
 from aphrodited.engine.pooling import Pooled
 from aphrodited.engine.sequence import Sequence, SequenceStatus
-from aphrodited.errors import ConfigError, ContextLengthError, QueueFullError
+from aphrodited.errors import ConfigError, ContextLengthError, QueueFullError, RequestError
+from aphrodited.grammar.constraint import ConstraintState
 from aphrodited.interfaces import EngineStats
 from aphrodited.outputs import FinishReason, TokenOutput
 from aphrodited.sampling.sampled import Sampled
@@ -68,12 +72,21 @@ class Counters:
     num_steps: int = 0
 
 
+_NOT_FINITE = (
+    "not_finite",
+    "no token could be chosen: the model computed numbers for this request that are not finite, or the request forbids"
+    " every token",
+)
+
+
 def _rank(sequence: Sequence) -> tuple[int, int]:
     return sequence.rank
 
 
 def _is_not_finite(result: Sampled | Pooled) -> bool:
-    return result.data is None if isinstance(result, Pooled) else result.token_id is None
+    if isinstance(result, Pooled):
+        return result.data is None
+    return result.token_id is None and not result.is_pending
 
 
 class Scheduler:
@@ -88,6 +101,7 @@ class Scheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_num_unfinished = self._max_num_seqs + max_num_waiting
         self._sequences: dict[int, Sequence] = {}  # by key, all unfinished ones
+        self._constrained: dict[int, Sequence] = {}  # those of them that have a grammar
         self._waiting: list[Sequence] = []  # both in order of rank
         self._running: list[Sequence] = []
         self._counters = Counters()
@@ -96,7 +110,7 @@ class Scheduler:
         return bool(self._sequences)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence.
+        """Queue a sequence; one with a grammar is set aside, and its constraint may be set after this.
 
         Raises ContextLengthError if the KV cache could never hold it, QueueFullError if too many wait.
         """
@@ -108,9 +122,13 @@ class Scheduler:
                 f"the prompt has {len(sequence)} tokens, the KV cache holds {capacity}", param="prompt"
             )
         if len(self._sequences) >= self._max_num_unfinished:
-            raise QueueFullError(f"{len(self._waiting)} requests are waiting already; try again later")
+            raise QueueFullError(f"{self._num_waiting} requests are waiting already; try again later")
         self._sequences[sequence.key] = sequence
-        insort(self._waiting, sequence, key=_rank)
+        if sequence.params.grammar is None:
+            self._wait(sequence)
+        else:
+            sequence.status = SequenceStatus.PREPARING
+            self._constrained[sequence.key] = sequence
 
     def abort(self, key: int) -> bool:
         """End a sequence now. Its full blocks hold what they say, so they stay in the prefix cache. False if unknown."""
@@ -120,6 +138,22 @@ class Scheduler:
         self._end(sequence)
         self._counters.num_aborted += 1
         return True
+
+    def follow_grammars(self) -> list[TokenOutput]:
+        """Let sequences begin whose grammar is compiled; end those whose grammar has ended or failed."""
+        outputs: list[TokenOutput] = []
+        for sequence in list(self._constrained.values()):
+            assert sequence.constraint is not None
+            try:
+                state = sequence.constraint.state()
+            except RequestError as error:
+                outputs.append(self._fail(sequence, (error.code, str(error)), error.param))
+                continue
+            if state is ConstraintState.COMPLETE:
+                outputs.append(self._finish(sequence))
+            elif state is ConstraintState.OPEN and sequence.status is SequenceStatus.PREPARING:
+                self._wait(sequence)
+        return outputs
 
     def schedule(self) -> ScheduledBatch:
         """Choose the next step's work and reserve its blocks. Every batch must come back through `update`."""
@@ -138,9 +172,10 @@ class Scheduler:
             sequence = entry.sequence
             result = next(remaining) if entry.reaches_end else None
             if result is not None and _is_not_finite(result):
-                outputs.append(self._fail(sequence))
+                outputs.append(self._fail(sequence, _NOT_FINITE, forget=True))
                 continue
-            sequence.num_computed_tokens += entry.num_tokens
+            is_pending = isinstance(result, Sampled) and result.is_pending
+            sequence.num_computed_tokens += entry.num_tokens - is_pending
             self._blocks.publish(sequence, entry.start)
             if isinstance(result, Pooled):
                 outputs.append(self._finish_embedding(sequence, result))
@@ -153,7 +188,7 @@ class Scheduler:
         counters = self._counters
         return EngineStats(
             num_running=len(self._running),
-            num_waiting=len(self._waiting),
+            num_waiting=self._num_waiting,
             num_blocks_used=self._blocks.num_used_blocks,
             num_blocks_total=self._blocks.num_blocks,
             num_prompt_tokens=counters.num_prompt_tokens,
@@ -216,15 +251,13 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         self._blocks.release(sequence)
-        sequence.status = SequenceStatus.WAITING
-        insort(self._waiting, sequence, key=_rank)
+        self._wait(sequence)
         self._counters.num_preemptions += 1
 
     def _append(self, sequence: Sequence, token_id: int, result: Sampled) -> TokenOutput:
         is_first = len(sequence) == sequence.num_prompt_tokens
-        sequence.token_ids.append(token_id)
+        reason = sequence.append(token_id)
         self._counters.num_generated_tokens += 1
-        reason = sequence.finish_reason()
         if reason is not None:
             self._end(sequence)
             self._counters.num_finished += 1
@@ -235,7 +268,14 @@ class Scheduler:
             stop_token_id=token_id if reason is FinishReason.STOP else None,
             logprobs=None if result.logprobs is None else [result.logprobs],
             num_cached_tokens=(sequence.num_cached_tokens or 0) if is_first else 0,
+            prompt_logprobs=sequence.prompt_logprobs.entries if is_first and sequence.prompt_logprobs else None,
         )
+
+    def _finish(self, sequence: Sequence) -> TokenOutput:
+        """End a sequence whose tokens were all given out."""
+        self._end(sequence)
+        self._counters.num_finished += 1
+        return TokenOutput(key=sequence.key, token_ids=[], finish_reason=FinishReason.STOP)
 
     def _finish_embedding(self, sequence: Sequence, result: Pooled) -> TokenOutput:
         self._end(sequence)
@@ -248,18 +288,30 @@ class Scheduler:
             embedding=result.data,
         )
 
-    def _fail(self, sequence: Sequence) -> TokenOutput:
-        self._end(sequence, forget=True)
+    def _fail(
+        self, sequence: Sequence, error: tuple[str, str], param: str | None = None, *, forget: bool = False
+    ) -> TokenOutput:
+        self._end(sequence, forget=forget)
         self._counters.num_finished += 1
         return TokenOutput(
-            key=sequence.key,
-            token_ids=[],
-            finish_reason=FinishReason.ERROR,
-            error=("not_finite", "what the model computed for this request are not finite numbers"),
+            key=sequence.key, token_ids=[], finish_reason=FinishReason.ERROR, error=error, error_param=param
         )
 
+    @property
+    def _num_waiting(self) -> int:
+        return len(self._sequences) - len(self._running)
+
+    def _wait(self, sequence: Sequence) -> None:
+        sequence.status = SequenceStatus.WAITING
+        insort(self._waiting, sequence, key=_rank)
+
     def _end(self, sequence: Sequence, *, forget: bool = False) -> None:
-        (self._running if sequence.status is SequenceStatus.RUNNING else self._waiting).remove(sequence)
+        if sequence.status is SequenceStatus.RUNNING:
+            self._running.remove(sequence)
+        elif sequence.status is SequenceStatus.WAITING:
+            self._waiting.remove(sequence)
+        if self._constrained.pop(sequence.key, None) is not None and sequence.constraint is not None:
+            sequence.constraint.cancel()
         self._blocks.release(sequence, forget=forget)
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.key]

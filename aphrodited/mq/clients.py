@@ -135,7 +135,7 @@ class ClientTable:
     # -- frames -------------------------------------------------------------------------------------------------
 
     def send_outputs(self, outputs: Iterable[TokenOutput]) -> None:
-        """One frame per client with what a step made for it; more if its embeddings are too large for one."""
+        """One frame per client with what a step made for it; more if embeddings or prompts' logprobs are too large for one."""
         full: list[tuple[int, list[TokenOutput]]] = []
         groups: dict[int, list[TokenOutput]] = {}
         for output in outputs:
@@ -150,6 +150,9 @@ class ClientTable:
                     client.numbers.discard(output.key & NUMBER_MASK)
                 if output.embedding is not None and len(group) * len(output.embedding) >= self._max_frame_bytes:
                     full.append((slot, groups.pop(slot)))
+                    continue
+            if output.prompt_logprobs is not None:  # megabytes, of a long prompt
+                full.append((slot, groups.pop(slot)))
         for slot, group in (*full, *groups.items()):
             client = self._by_slot.get(slot)
             if client is not None and client.state is ClientState.ATTACHED:  # not lost meanwhile, or with a frame of this step

@@ -22,7 +22,7 @@ from aphrodited.interfaces import EngineStats, ModelFacts
 from aphrodited.outputs import TokenOutput
 from aphrodited.request import EncodeRequest, GenerateRequest
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 NUMBER_BITS = 32
 """An engine's key is (client slot << NUMBER_BITS) | number: outputs need no translation on their way back."""

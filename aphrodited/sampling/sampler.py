@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from aphrodited.sampling.draw import argmax, draw_candidates, draw_nucleus
+from aphrodited.sampling.logit_changes import change_logits
 from aphrodited.sampling.logprobs import token_logprobs
 from aphrodited.sampling.randomness import uniforms
 from aphrodited.sampling.sampled import Sampled, SamplingRow
@@ -28,7 +29,7 @@ class Sampler:
         """One Sampled per row.  logits: [R, V] float32, overwritten."""
         wants_logprobs = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
         unmodified = logits[wants_logprobs] if wants_logprobs else None  # a copy
-        _forbid(logits, rows)
+        change_logits(logits, rows)
 
         chosen = argmax(logits)  # [R]
         is_finite = logits.gather(1, chosen[:, None])[:, 0].isfinite().tolist()  # NaN and +inf win the argmax
@@ -58,12 +59,6 @@ class Sampler:
                 if is_finite[i]:
                     sampled[i] = Sampled(logprobs.token_id, logprobs)
         return sampled
-
-
-def _forbid(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
-    row_ids = [i for i, row in enumerate(rows) for _ in row.forbidden_token_ids]
-    if row_ids:
-        logits[row_ids, [token_id for row in rows for token_id in row.forbidden_token_ids]] = -torch.inf
 
 
 def _select(logits: Tensor, row_ids: list[int]) -> Tensor:

@@ -78,6 +78,7 @@ class OutputBuilder:
         self._prompt_token_ids = prompt_token_ids
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
+        self._prompt_logprobs: list[TokenLogprobs] | None = None
         self._num_cached_tokens = 0
         self._finished = False
         self._stopped_by_string = False
@@ -102,6 +103,7 @@ class OutputBuilder:
         if added.finish_reason is FinishReason.STOP and token_output.stop_token_id in self._stop_token_ids:
             added.stop_reason = added.stop_reason or token_output.stop_token_id
         self._num_cached_tokens = self._num_cached_tokens or token_output.num_cached_tokens
+        self._prompt_logprobs = self._prompt_logprobs or token_output.prompt_logprobs
         new_token_ids = token_output.token_ids[: added.num_tokens]
         self._token_ids += new_token_ids
         return RequestOutput(
@@ -122,6 +124,7 @@ class OutputBuilder:
             ],
             finished=self._finished,
             num_cached_tokens=self._num_cached_tokens,
+            prompt_logprobs=self._prompt_logprobs,
         )
 
     def _add_logprobs(self, logprobs: list[TokenLogprobs] | None, num_tokens: int) -> list[TokenLogprobs] | None:

@@ -15,6 +15,7 @@ CONFINED: dict[str, set[str]] = {
     "huggingface_hub": {"loaders", "tokenizer"},
     "jinja2": {"tokenizer"},
     "llvmlite": {"layers"},
+    "llguidance": {"grammar"},
     "numba": {"layers"},
     "prometheus_client": {"metrics", "health", "api"},
     "psutil": {"engine", "bench"},

@@ -91,7 +91,7 @@ class Rig:
         key = self.num_added
         self.num_added += 1
         sequence = Sequence(
-            key, request, seed=0, arrival=key, eos_token_ids=(EOS,), max_model_len=self.max_model_len
+            key, request, seed=0, arrival=key, eos_token_ids=(EOS,), max_model_len=self.max_model_len, vocab_size=100
         )
         self.scheduler.add(sequence)
         return sequence

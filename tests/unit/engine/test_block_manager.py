@@ -13,7 +13,7 @@ def blocks():
 
 def sequence(tokens):
     request = GenerateRequest("r", list(tokens), SamplingParams())
-    return Sequence(0, request, seed=0, arrival=0, eos_token_ids=(), max_model_len=1000)
+    return Sequence(0, request, seed=0, arrival=0, eos_token_ids=(), max_model_len=1000, vocab_size=100)
 
 
 def compute(blocks, it, num_tokens=None):

@@ -6,7 +6,7 @@ from aphrodited.sampling_params import SamplingParams
 
 def sequence(prompt=(5, 6, 7), *, num_replayed=0, eos_token_ids=(1, 2), max_model_len=100, **params):
     request = GenerateRequest("r", list(prompt), SamplingParams(**params), num_replayed=num_replayed)
-    return Sequence(0, request, seed=9, arrival=0, eos_token_ids=eos_token_ids, max_model_len=max_model_len)
+    return Sequence(0, request, seed=9, arrival=0, eos_token_ids=eos_token_ids, max_model_len=max_model_len, vocab_size=100)
 
 
 def test_every_eos_id_and_stop_token_id_stops():

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from aphrodited.sampling.sampled import SamplingRow
+from aphrodited.sampling.sampled import Sampled, SamplingRow
 from aphrodited.sampling.sampler import Sampler
 from aphrodited.sampling_params import SamplingParams
 
@@ -143,7 +143,7 @@ def test_a_row_that_is_not_finite_fails_alone(bad, params):
     good = sample(logits, *[SamplingRow(params, 5, i) for i in range(3)])
     logits[1, 77] = bad
     mixed = sample(logits, *[SamplingRow(params, 5, i) for i in range(3)])
-    assert mixed[1] == (None, None)
+    assert mixed[1] == Sampled(None)
     assert [mixed[0], mixed[2]] == [good[0], good[2]]
 
 
