@@ -43,10 +43,26 @@ def prompt_logits(model: CausalLM, prompt: list[int]) -> Tensor:
     return model.compute_logits(hidden)
 
 
+def teach(teacher: PreTrainedModel, token_ids: list[int]) -> tuple[Tensor, Tensor]:
+    """The teacher's logits [T, V], and its hidden states behind the last norm [T, E].
+
+    Beyond the length it was trained for it reads token by token, as it does when it generates: a rotation that grows
+    with the length then is, for each token, that of its own position.
+    """
+    whole = max(1, teacher.config.max_position_embeddings - 1)
+    logits, hidden, cache = [], [], None
+    with torch.inference_mode():
+        for chunk in (token_ids[:whole], *([token_id] for token_id in token_ids[whole:])):
+            output = teacher(torch.tensor([chunk]), cache=cache, use_cache=True, output_hidden_states=True)
+            cache = output.cache
+            logits.append(output.logits[0])
+            hidden.append(output.hidden_states[-1][0])
+    return torch.cat(logits), torch.cat(hidden)
+
+
 def assert_greedy(teacher: PreTrainedModel, prompt: list[int], answer: list[int]) -> None:
     """Each token of the answer is the one that the teacher, given all before it, finds most likely, ties aside."""
-    with torch.inference_mode():
-        logits = teacher(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]  # [answer, V]
+    logits = teach(teacher, prompt + answer)[0][len(prompt) - 1 : -1]  # [answer, V]
     chosen = logits.gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1)
     behind = logits.max(dim=1).values - chosen
     assert bool((behind < TIE).all()), f"token {int(behind.argmax())} is {float(behind.max())} behind the best"
