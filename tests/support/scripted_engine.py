@@ -62,6 +62,7 @@ class ScriptedEngine:
         self.answers_hello = True
         self.received: list[InputMessage] = []
         self.num_stats_requests = 0
+        self.asked: list[bytes] = []
         self.attached: list[str] = []
         self.detached: list[str] = []
 
@@ -103,6 +104,7 @@ class ScriptedEngine:
                 self.detached.append(client)
 
     def _on_data(self, frames: list[bytes]) -> None:
+        self.asked.append(frames[0])
         match decode_data_request(frames[1]):
             case Hello(protocol_version=version) if self.answers_hello:
                 accepted = version == self.protocol_version
