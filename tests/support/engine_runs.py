@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from aphrodited.config.schema import EngineConfig, ModelConfig
 from aphrodited.engine.aphrodite_engine import AphroditeEngine
 from aphrodited.engine.embedded_backend import create_engine
 from aphrodited.loaders import load_model
 from aphrodited.models.causal_lm import CausalLM
+from aphrodited.outputs import TokenOutput
 from aphrodited.request import EncodeRequest, GenerateRequest, Pooling
 from aphrodited.sampling_params import SamplingParams
 
@@ -21,10 +24,30 @@ def load(path: Path, **options: Any) -> CausalLM:
     return load_model(path, report=lambda progress, what: None, **options)
 
 
-def engine_of(model: CausalLM, *, max_model_len: int = 128, **options: Any) -> AphroditeEngine:
-    """An engine around it; options are those of models[].engine."""
-    config = ModelConfig(name="golden", path="-", max_model_len=max_model_len, engine=EngineConfig(**options))
+def engine_of(
+    model: CausalLM, *, max_model_len: int = 128, path: Path = Path("-"), **options: Any
+) -> AphroditeEngine:
+    """An engine around it; options are those of models[].engine.  path: of the model, for grammars."""
+    config = ModelConfig(name="golden", path=str(path), max_model_len=max_model_len, engine=EngineConfig(**options))
     return create_engine(config, model)
+
+
+def answer_all(engine: AphroditeEngine, requests: list[GenerateRequest]) -> list[TokenOutput]:
+    """All requests at once, to their ends: everything that each was given, as one output."""
+    answers = [TokenOutput(key, [], logprobs=[]) for key in range(len(requests))]
+    for key, request in enumerate(requests):
+        engine.add_request(key, request)
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            before = answers[output.key]
+            answers[output.key] = msgspec.structs.replace(
+                output,
+                token_ids=before.token_ids + output.token_ids,
+                logprobs=(before.logprobs or []) + (output.logprobs or []),
+                num_cached_tokens=before.num_cached_tokens or output.num_cached_tokens,
+                prompt_logprobs=before.prompt_logprobs or output.prompt_logprobs,
+            )
+    return answers
 
 
 def generate(engine: AphroditeEngine, prompts: list[list[int]], params: SamplingParams) -> list[Run]:
