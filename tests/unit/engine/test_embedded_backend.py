@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from aphrodited.config.schema import EngineConfig, ModelConfig
 from aphrodited.engine.factory import create_backend
@@ -200,3 +201,42 @@ def test_every_layer_is_a_sign_of_progress(create):
 def test_a_missing_model_is_named(tmp_path):
     with pytest.raises(ModelLoadError, match="nowhere"):
         create_backend(ModelConfig(name="m", path=str(tmp_path / "nowhere")), tmp_path, lambda *report: None)
+
+
+OVERFLOWS = 7  # a token whose hidden state is too large for the first norm
+
+
+@pytest.fixture(scope="module")
+def overflowing(tmp_path_factory):
+    directory = write_tiny_neox_dir(tmp_path_factory.mktemp("overflowing"))
+    tensors = load_file(directory / "model.safetensors")
+    tensors["gpt_neox.embed_in.weight"][OVERFLOWS, :2] = torch.tensor([3e38, -3e38])
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    return load(directory)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_num_batched_tokens": 16}], ids=["whole", "chunked"])
+def test_a_request_that_overflows_fails_alone_whatever_it_shares(overflowing, options):
+    good = [GenerateRequest("g", [*range(20, 60), i], SamplingParams(seed=i, max_tokens=9, logprobs=3)) for i in range(4)]
+    create = partial(engine_of, overflowing, block_size=BLOCK_SIZE)
+    expected = [run(create(enable_prefix_caching=False), [request])[0] for request in good]
+
+    engine = create(**options)
+    bad_prompts = [[*range(20, 50), OVERFLOWS, *range(30)], [OVERFLOWS, *range(20, 60)]]
+    for _ in range(2):  # the second time what is left of the first lies in the cache
+        for key, prompt in enumerate(bad_prompts):
+            engine.add_request(100 + key, GenerateRequest("b", prompt, SamplingParams(logprobs=3)))
+            engine.add_request(200 + key, EncodeRequest("b", prompt, Pooling.MEAN))
+        for key, request in enumerate(good):
+            engine.add_request(key, request)
+        answers, errors = [[] for _ in good], {}
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.error is None:
+                    answers[output.key] += zip(output.token_ids, output.logprobs, strict=True)
+                else:
+                    assert output.key not in errors
+                    errors[output.key] = output.error[0]
+        assert answers == expected
+        assert errors == dict.fromkeys([100, 101, 200, 201], "not_finite")
+        assert engine.stats().num_blocks_used == 0
