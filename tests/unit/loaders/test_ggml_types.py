@@ -11,13 +11,36 @@ from aphrodited.loaders.ggml_types import SUPPORTED_TYPES, supported_type, widen
 Kind = gguf.GGMLQuantizationType
 
 
-@pytest.mark.parametrize("name", [name for name in SUPPORTED_TYPES if name != "Q6_K"])
+@pytest.mark.parametrize("name", [name for name in SUPPORTED_TYPES if not name.endswith("_K")])
 def test_values_have_the_same_bits_as_those_of_the_gguf_library(name: str) -> None:
     values = np.random.default_rng(1).normal(size=(7, 96)).astype(np.float32)
     rows = gguf.quantize(values, Kind[name]).view(np.uint8).reshape(7, -1)
     widened = widen(torch.from_numpy(rows), Kind[name])
     assert widened.dtype == torch.float32
     assert torch.equal(widened, torch.from_numpy(gguf.dequantize(rows, Kind[name]).reshape(7, 96)))
+
+
+@pytest.mark.parametrize("has_fifth_bit", [False, True], ids=["Q4_K", "Q5_K"])
+def test_super_blocks_are_widened_as_their_format_says(has_fifth_bit: bool) -> None:
+    """Against the definition, value by value: ggml-quants.c, get_scale_min_k4 and dequantize_row_q4_K, _q5_K."""
+    rng = np.random.default_rng(4)
+    packed, high, low = (rng.integers(0, 256, size, dtype=np.uint8) for size in (12, 32, 128))
+    step, step_of_minima = np.float16(0.013), np.float16(0.27)
+    parts = (np.array([step, step_of_minima]).view(np.uint8), packed, *([high] if has_fifth_bit else []), low)
+    expected = np.zeros(256, np.float32)
+    for i in range(256):
+        part, column = i // 32, i % 32
+        if part < 4:
+            scale, minimum = int(packed[part]) & 63, int(packed[part + 4]) & 63
+        else:
+            scale = int(packed[part + 4]) & 15 | int(packed[part - 4]) >> 6 << 4
+            minimum = int(packed[part + 4]) >> 4 | int(packed[part]) >> 6 << 4
+        bits = int(low[part // 2 * 32 + column]) >> (4 if part % 2 else 0) & 15
+        if has_fifth_bit:
+            bits |= (int(high[column]) >> part & 1) << 4
+        expected[i] = np.float32(step) * scale * bits - np.float32(step_of_minima) * minimum
+    widened = widen(torch.from_numpy(np.concatenate(parts))[None], Kind.Q5_K if has_fifth_bit else Kind.Q4_K)[0]
+    torch.testing.assert_close(widened, torch.from_numpy(expected), rtol=1e-6, atol=1e-6)
 
 
 def test_six_bit_blocks_are_widened_as_their_format_says() -> None:
