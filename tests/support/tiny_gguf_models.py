@@ -21,12 +21,15 @@ LLAMA_NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "self_attn.o_proj": "attn_output",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+FAMILIES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gpt_neox": "gptneox"}
 GPT_NEOX_NAMES = {
     "gpt_neox.embed_in": "token_embd",
     "gpt_neox.final_layer_norm": "output_norm",
@@ -47,18 +50,22 @@ def write_gguf_model(
     matrix_type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     metadata: dict[str, Any] | None = None,
     leave_out: tuple[str, ...] = (),
+    tensors: dict[str, NDArray[np.float32]] | None = None,
 ) -> Path:
-    """Write the Llama or GPT-NeoX model of `directory` with its tokenizer. metadata is added to, or replaces, its keys."""
+    """Write the model of `directory` with its tokenizer. metadata and tensors are added, or replace what is there."""
     config = json.loads((directory / "config.json").read_text())
-    is_llama = config["model_type"] == "llama"
-    writer = gguf.GGUFWriter(path, "llama" if is_llama else "gptneox")
-    keys = (_llama_keys if is_llama else _gpt_neox_keys)(config) | byte_level_metadata() | (metadata or {})
+    family = FAMILIES[config["model_type"]]
+    is_llama = family != "gptneox"
+    writer = gguf.GGUFWriter(path, family)
+    keys = (_llama_keys(config, family) if is_llama else _gpt_neox_keys(config)) | byte_level_metadata() | (metadata or {})
     for key, value in keys.items():
         _add(writer, key, value)
     for name, tensor in load_file(directory / "model.safetensors").items():
         gguf_name = _gguf_name(name, LLAMA_NAMES if is_llama else GPT_NEOX_NAMES)
         if gguf_name not in leave_out:
-            _add_tensor(writer, gguf_name, _converted(name, tensor, config), matrix_type)
+            _add_tensor(writer, gguf_name, _converted(name, tensor, config, family), matrix_type)
+    for name, tensor in (tensors or {}).items():
+        writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -66,8 +73,8 @@ def write_gguf_model(
     return path
 
 
-def _llama_keys(config: dict[str, Any]) -> dict[str, Any]:
-    return {
+def _llama_keys(config: dict[str, Any], family: str) -> dict[str, Any]:
+    keys = {
         "llama.context_length": config["max_position_embeddings"],
         "llama.embedding_length": config["hidden_size"],
         "llama.block_count": config["num_hidden_layers"],
@@ -76,8 +83,12 @@ def _llama_keys(config: dict[str, Any]) -> dict[str, Any]:
         "llama.attention.head_count_kv": config["num_key_value_heads"],
         "llama.rope.freq_base": config["rope_theta"],
         "llama.rope.dimension_count": config["head_dim"],
+        "llama.attention.key_length": config["head_dim"],
+        "llama.attention.value_length": config["head_dim"],
         "llama.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "llama.attention.sliding_window": config.get("sliding_window"),
     }
+    return {key.replace("llama.", f"{family}."): value for key, value in keys.items()}
 
 
 def _gpt_neox_keys(config: dict[str, Any]) -> dict[str, Any]:
@@ -102,10 +113,10 @@ def _gguf_name(name: str, names: dict[str, str]) -> str:
     return f"{names[part]}.{kind}"
 
 
-def _converted(name: str, tensor: NDArray[np.float32], config: dict[str, Any]) -> NDArray[np.float32]:
+def _converted(name: str, tensor: NDArray[np.float32], config: dict[str, Any], family: str) -> NDArray[np.float32]:
     """The layout changes of convert_hf_to_gguf.py: interleaved rotary pairs, ungrouped fused projections."""
     heads = config["num_attention_heads"]
-    if ".q_proj." in name or ".k_proj." in name:
+    if family == "llama" and (".q_proj." in name or ".k_proj." in name):
         heads = heads if ".q_proj." in name else config["num_key_value_heads"]
         halves = tensor.reshape(heads, 2, tensor.shape[0] // heads // 2, *tensor.shape[1:])
         return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(tensor.shape))

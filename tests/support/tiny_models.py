@@ -67,7 +67,7 @@ def write_tiny_tokenizer(path: Path, *, chat_template: str | None = CHAT_TEMPLAT
 
 
 def write_tiny_llama_dir(path: Path, *, weights: bool = True, seed: int = 0, **overrides: Any) -> Path:
-    """Write a two-layer Llama model; keyword arguments replace fields of its config.json."""
+    """Write a two-layer model of the Llama family; keyword arguments replace fields of its config.json."""
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -140,6 +140,7 @@ def _llama_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (config["vocab_size"], hidden)
     for layer in range(config["num_hidden_layers"]):
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in _variant_shapes(config).items()}
         shapes |= {
             f"model.layers.{layer}.{name}": shape
             for name, shape in {
@@ -154,6 +155,19 @@ def _llama_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
                 "post_attention_layernorm.weight": (hidden,),
             }.items()
         }
+    return shapes
+
+
+def _variant_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """What a layer has in some models of the family only."""
+    head_dim, shapes = config["head_dim"], {}
+    if config["attention_bias"] or config["model_type"] == "qwen2":
+        for name, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads"), ("v_proj", "num_key_value_heads")):
+            shapes[f"self_attn.{name}.bias"] = (config[heads] * head_dim,)
+    if config["attention_bias"]:
+        shapes["self_attn.o_proj.bias"] = (config["hidden_size"],)
+    if config["model_type"] == "qwen3":
+        shapes |= {"self_attn.q_norm.weight": (head_dim,), "self_attn.k_norm.weight": (head_dim,)}
     return shapes
 
 

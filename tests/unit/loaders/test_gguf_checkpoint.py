@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +19,39 @@ from tests.support.tiny_models import write_tiny_llama_dir, write_tiny_neox_dir
 
 Kind = gguf.GGMLQuantizationType
 PROMPT = [5, 7, 200, 31, 9, 9, 1]
+LONG_PROMPT = [(7 * i * i + 3 * i) % 300 for i in range(60)]
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # fields of a config.json, the same as GGUF metadata
+    "llama with biases": ({"attention_bias": True}, {}),
+    "llama with linear rotation": (
+        {"rope_scaling": {"type": "linear", "factor": 4.0}},
+        {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
+    ),
+    "llama with linear rotation, older key": (
+        {"rope_scaling": {"type": "linear", "factor": 4.0}},
+        {"llama.rope.scale_linear": 4.0},
+    ),
+    "llama with yarn": (
+        {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
+        {
+            "llama.rope.scaling.type": "yarn",
+            "llama.rope.scaling.factor": 4.0,
+            "llama.rope.scaling.original_context_length": 32,
+        },
+    ),
+    "mistral": (
+        {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 9},
+        {"llama.attention.sliding_window": 9},
+    ),
+    "qwen2": ({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}, {}),
+    "qwen3": ({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 16}, {}),
+}
 
 
 @pytest.fixture
@@ -33,6 +68,62 @@ def test_a_file_is_the_same_model_as_the_directory_it_was_made_of(write: object,
     for name in expected.shapes:
         assert torch.equal(found.read(name), expected.read(name)), name
     assert torch.equal(prompt_logits(load(file), PROMPT), prompt_logits(load(directory), PROMPT))
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+def test_every_variant_is_the_same_model_in_both_formats(
+    variant: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path
+) -> None:
+    fields, metadata = variant
+    directory = write_tiny_llama_dir(tmp_path / "model", **fields)
+    file = write_gguf_model(tmp_path / "model.gguf", directory, metadata=metadata)
+    expected, found = SafetensorsCheckpoint(directory), GgufCheckpoint(file)
+    assert found.config.rope_scaling == expected.config.rope_scaling
+    assert found.config.sliding_windows == expected.config.sliding_windows
+    assert found.config.max_position_embeddings == expected.config.max_position_embeddings
+    assert torch.equal(prompt_logits(load(file), LONG_PROMPT), prompt_logits(load(directory), LONG_PROMPT))
+
+
+def test_the_rotation_of_llama_3_is_read_from_its_tensor(tmp_path: Path) -> None:
+    directory = write_tiny_llama_dir(tmp_path / "model", rope_theta=500.0, head_dim=16, rope_scaling=LLAMA3)
+    frequencies = 500.0 ** -(np.arange(0, 16, 2) / 16)
+    kept = np.clip((32 * frequencies / (2 * np.pi) - 1.0) / (4.0 - 1.0), 0.0, 1.0)
+    factors = (1.0 / ((1.0 - kept) / 8.0 + kept)).astype(np.float32)
+    file = write_gguf_model(tmp_path / "model.gguf", directory, tensors={"rope_freqs.weight": factors})
+    torch.testing.assert_close(
+        prompt_logits(load(file), LONG_PROMPT), prompt_logits(load(directory), LONG_PROMPT), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(("factors", "problem"), [([1.0] * 3, "does not fit"), ([1.0, -1.0, 1.0, 1.0], "not positive")])
+def test_a_rotation_that_does_not_fit_is_refused(factors: list[float], problem: str, llama_dir: Path, tmp_path: Path) -> None:
+    tensors = {"rope_freqs.weight": np.array(factors, np.float32)}
+    file = write_gguf_model(tmp_path / "model.gguf", llama_dir, tensors=tensors)
+    with pytest.raises(ModelLoadError, match=rf"model\.gguf: tensor rope_freqs\.weight .*{problem}"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("fields", "metadata", "problem"),
+    [
+        ({"model_type": "qwen2"}, {"qwen2.attention.sliding_window": 9}, "sliding window attention is not supported in qwen2"),
+        ({"model_type": "qwen2"}, {"qwen2.rope.dimension_count": 4}, "partial rotation"),
+    ],
+)
+def test_what_a_qwen_file_leaves_open_is_refused(
+    fields: dict[str, Any], metadata: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    directory = write_tiny_llama_dir(tmp_path / "model", **fields)
+    with pytest.raises(ModelLoadError, match=problem):
+        load(write_gguf_model(tmp_path / "model.gguf", directory, metadata=metadata))
+
+
+@pytest.mark.parametrize(("model_type", "missing"), [("qwen2", "attn_q.bias"), ("qwen3", "attn_k_norm.weight")])
+def test_a_qwen_without_what_makes_it_one_is_refused(model_type: str, missing: str, tmp_path: Path) -> None:
+    directory = write_tiny_llama_dir(tmp_path / "model", model_type=model_type)
+    file = write_gguf_model(tmp_path / "model.gguf", directory, leave_out=(f"blk.0.{missing}",))
+    with pytest.raises(ModelLoadError, match="is missing"):
+        load(file)
 
 
 def test_metadata_becomes_the_architecture(llama_dir: Path, tmp_path: Path) -> None:
