@@ -75,6 +75,10 @@ class Answer(Protocol):
         """What a choice's stream begins with; may be empty."""
         ...
 
+    def prompt(self, index: int, prompt_logprobs: list[TokenLogprobs]) -> bytes:
+        """What a choice's stream says of its prompt, before its first addition; may be empty."""
+        ...
+
     def addition(self, index: int, text: str, logprobs: list[TokenLogprobs] | None) -> bytes: ...
 
     def closing(self, index: int, finish_reason: str, stop_reason: int | str | None) -> bytes: ...
@@ -86,6 +90,7 @@ class Answer(Protocol):
         logprobs: list[TokenLogprobs] | None,
         finish_reason: str,
         stop_reason: int | str | None,
+        prompt_logprobs: list[TokenLogprobs] | None,
     ) -> dict[str, Any]:
         """The choice of an answer that is not streamed."""
         ...

@@ -10,10 +10,11 @@ from aphrodited.api.body import read_body
 from aphrodited.api.chat_answer import ChatAnswer
 from aphrodited.api.context import CONTEXT
 from aphrodited.api.generation import Plan
+from aphrodited.api.logprobs import PromptScores
 from aphrodited.api.notes import NOTES
 from aphrodited.api.openai_types import ChatCompletionRequest
 from aphrodited.api.parameters import chat_params, check_prompt, number_of_choices, with_seeds
-from aphrodited.api.prompts import chat_prompt
+from aphrodited.api.prompts import chat_prompt, with_bad_words
 
 _decoder = msgspec.json.Decoder(ChatCompletionRequest)
 
@@ -26,6 +27,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     n = number_of_choices(body.n, context.config.max_choices)
     params = chat_params(body)
     tokenizer = model.usable_tokenizer()
+    params = await with_bad_words(params, body.bad_words, tokenizer)
     notes = request[NOTES]
     tools = None if body.tool_choice == "none" else body.tools
     token_ids = await chat_prompt(body, tools, tokenizer, notes.body_size)
@@ -35,7 +37,8 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     request_id = body.request_id or notes.request_id
     plan = Plan(request_id, model, [token_ids], with_seeds(params, n), n, body.priority or 0)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
-    answer = ChatAnswer(Head(f"chatcmpl-{request_id}", model.name, facts.fingerprint), tokenizer, include_usage)
+    head = Head(f"chatcmpl-{request_id}", model.name, facts.fingerprint)
+    answer = ChatAnswer(head, tokenizer, include_usage, PromptScores(token_ids, tokenizer, body.prompt_logprobs))
     if body.stream:
         return await context.generator.answer_stream(request, plan, answer, include_usage)
     return await context.generator.answer_whole(request, plan, answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aphrodited.api.answers import Chunks, Head, Usage, encode_json
-from aphrodited.api.logprobs import chat_logprobs
+from aphrodited.api.logprobs import PromptScores, chat_logprobs
 from aphrodited.outputs import TokenLogprobs
 from aphrodited.tokenizer.tokenizer import Tokenizer
 
@@ -13,13 +13,17 @@ from aphrodited.tokenizer.tokenizer import Tokenizer
 class ChatAnswer:
     """See `answers.Answer`."""
 
-    def __init__(self, head: Head, tokenizer: Tokenizer, include_usage: bool) -> None:
+    def __init__(self, head: Head, tokenizer: Tokenizer, include_usage: bool, scores: PromptScores) -> None:
+        self._scores = scores
         self._head = head
         self._tokenizer = tokenizer
         self.chunks = Chunks(head.as_dict("chat.completion.chunk"), include_usage)
 
     def opening(self, index: int) -> bytes:
         return self._chunk(index, b'{"role":"assistant","content":""}')
+
+    def prompt(self, index: int, prompt_logprobs: list[TokenLogprobs]) -> bytes:
+        return b""
 
     def addition(self, index: int, text: str, logprobs: list[TokenLogprobs] | None) -> bytes:
         return self._chunk(index, b'{"content":' + encode_json(text) + b"}", self._logprobs(logprobs))
@@ -44,6 +48,7 @@ class ChatAnswer:
         logprobs: list[TokenLogprobs] | None,
         finish_reason: str,
         stop_reason: int | str | None,
+        prompt_logprobs: list[TokenLogprobs] | None,
     ) -> dict[str, Any]:
         return {
             "index": index,
@@ -51,6 +56,7 @@ class ChatAnswer:
             "logprobs": self._logprobs(logprobs),
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
+            **self._scores.field(prompt_logprobs),
         }
 
     def whole(self, choices: list[dict[str, Any]], usage: Usage) -> bytes:

@@ -19,7 +19,7 @@ from aphrodited.outputs import FinishReason, RequestOutput, TokenLogprobs
 
 @dataclass(slots=True)
 class Delta:
-    """What one output of a generation added to choice `index`."""
+    """What one output of a generation added to choice `index`. prompt_logprobs: with its first output only."""
 
     index: int
     text: str
@@ -28,6 +28,7 @@ class Delta:
     finish_reason: FinishReason | None
     stop_reason: int | str | None
     num_cached_tokens: int
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
 
 class Choices:
@@ -88,9 +89,12 @@ class Choices:
         return ready
 
     async def _pump(self, index: int, generation: AsyncIterator[RequestOutput]) -> None:
+        is_first = True
         try:
             async for output in generation:
                 delta = _delta(index, output)
+                if is_first:
+                    delta.prompt_logprobs, is_first = output.prompt_logprobs, False
                 if delta.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
                     break
                 self._num_running -= delta.finish_reason is not None

@@ -10,6 +10,7 @@ from aphrodited.api.body import read_body
 from aphrodited.api.completion_answer import CompletionAnswer
 from aphrodited.api.context import CONTEXT
 from aphrodited.api.generation import Plan
+from aphrodited.api.logprobs import PromptScores
 from aphrodited.api.notes import NOTES
 from aphrodited.api.openai_types import MAX_PROMPTS, CompletionRequest
 from aphrodited.api.parameters import (
@@ -19,7 +20,7 @@ from aphrodited.api.parameters import (
     number_of_choices,
     with_seeds,
 )
-from aphrodited.api.prompts import given_prompts, work
+from aphrodited.api.prompts import given_prompts, with_bad_words, work
 from aphrodited.tokenizer.tokenizer import Tokenizer
 
 _decoder = msgspec.json.Decoder(CompletionRequest)
@@ -34,6 +35,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     params = completion_params(body)
     given = given_prompts(body.prompt, "prompt", MAX_PROMPTS)
     tokenizer = model.usable_tokenizer()
+    params = await with_bad_words(params, body.bad_words, tokenizer)
     prompts = [await _token_ids(prompt, tokenizer, body.add_special_tokens is not False) for prompt in given]
     facts = await context.admission.wait_for_engine(model, request[NOTES].body_size)
     choices = []
@@ -46,7 +48,9 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = Head(f"cmpl-{request_id}", model.name, facts.fingerprint)
     echoes = [_echo(prompt, tokenizer) if body.echo else "" for prompt in given for _ in range(n)]
-    answer = CompletionAnswer(head, tokenizer, include_usage, echoes)
+    num_echoed = body.logprobs if body.echo else None
+    scores = [PromptScores(ids, tokenizer, body.prompt_logprobs, num_echoed) for ids in prompts for _ in range(n)]
+    answer = CompletionAnswer(head, tokenizer, include_usage, echoes, scores)
     if body.stream:
         return await context.generator.answer_stream(request, plan, answer, include_usage)
     return await context.generator.answer_whole(request, plan, answer)

@@ -104,6 +104,7 @@ class Generator:
         tally = self.tally(plan, request)
         texts = [""] * len(plan.params)
         logprobs: list[list[TokenLogprobs] | None] = [None] * len(plan.params)
+        prompt_logprobs: list[list[TokenLogprobs] | None] = [None] * len(plan.params)
         endings: list[Delta | None] = [None] * len(plan.params)
         try:
             async with plan.start() as choices:
@@ -114,13 +115,21 @@ class Generator:
                         for delta in deltas:
                             texts[delta.index] += delta.text
                             logprobs[delta.index] = _joined(logprobs[delta.index], delta.logprobs)
+                            prompt_logprobs[delta.index] = delta.prompt_logprobs or prompt_logprobs[delta.index]
                             if delta.finish_reason is not None:
                                 endings[delta.index] = delta
         except MQEngineDeadError as error:
             raise plan.model.died(error) from error
         body = answer.whole(
             [
-                answer.choice(index, texts[index], logprobs[index], str(ending.finish_reason), ending.stop_reason)
+                answer.choice(
+                    index,
+                    texts[index],
+                    logprobs[index],
+                    str(ending.finish_reason),
+                    ending.stop_reason,
+                    prompt_logprobs[index],
+                )
                 for index, ending in enumerate(endings)
                 if ending is not None
             ],
@@ -187,6 +196,8 @@ class Script:
             self._has_opened = True
             parts += [answer.opening(index) for index in range(self._num_choices)]
         for delta in deltas:
+            if delta.prompt_logprobs is not None:
+                parts.append(answer.prompt(delta.index, delta.prompt_logprobs))
             logprobs = _joined(self._logprobs.get(delta.index), delta.logprobs)
             is_last = delta.finish_reason is not None
             if delta.text or (is_last and logprobs):

@@ -26,6 +26,28 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = None
 
 
+class JsonSchemaFormat(msgspec.Struct, frozen=True):
+    """strict, name and description change nothing: every schema is kept to."""
+
+    schema: dict[str, Any] | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    type: str | None = None
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True):
+    """One of these. json: a schema, or its text."""
+
+    json: dict[str, Any] | str | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    structural_tag: Any = None
+
+
 class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     """What chat and completions have in common."""
 
@@ -38,6 +60,10 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float | None = None
     seed: Int | None = None
     stop: str | list[str] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    response_format: ResponseFormat | None = None
     # -- beyond OpenAI's --
     min_p: float | None = None
     top_k: Int | None = None
@@ -48,16 +74,11 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool | None = None
     priority: Priority | None = None
     request_id: RequestId | None = None
-    # -- refused by this version unless neutral --
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
     bad_words: list[str] | None = None
     allowed_token_ids: list[Int] | None = None
-    structured_outputs: Any = None
-    response_format: Any = None
-    prompt_logprobs: Any = None
+    structured_outputs: StructuredOutputs | None = None
+    prompt_logprobs: Int | None = None
 
 
 class CompletionRequest(GenerationFields, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from aphrodited.api.openai_types import ChatCompletionRequest, CompletionRequest, GenerationFields
+from aphrodited.api.structured import grammar_of
 from aphrodited.errors import ContextLengthError, RequestError
 from aphrodited.interfaces import ModelFacts
 from aphrodited.sampling_params import MAX_SEED, SamplingParams
@@ -21,17 +22,9 @@ T = TypeVar("T")
 
 COMPLETION_MAX_TOKENS = 16  # what OpenAI's /v1/completions takes if max_tokens is not given
 MAX_STOP_TOKEN_IDS = 128
+MAX_TOKEN_ID_DIGITS = 10
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
-    "bad_words": ([],),
-    "allowed_token_ids": ([],),
-    "structured_outputs": ({},),
-    "response_format": ({}, {"type": "text"}),
-    "prompt_logprobs": (),
     # of chat
     "functions": ([],),
     "function_call": ("none", "auto"),
@@ -65,9 +58,10 @@ def completion_params(request: CompletionRequest) -> SamplingParams:
     """Raises RequestError, with `param`, for whatever is wrong or not supported."""
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise RequestError("best_of must equal n: choosing among more answers is not supported", param="best_of")
+    params = _params(request, request.max_tokens, request.logprobs, {})
     if request.echo and request.logprobs is not None:
-        raise RequestError("logprobs of an echoed prompt are not supported; drop echo or logprobs", param="echo")
-    return _params(request, request.max_tokens, request.logprobs, {})
+        return msgspec.structs.replace(params, prompt_logprobs=max(request.logprobs, request.prompt_logprobs or 0))
+    return params
 
 
 def _params(
@@ -76,6 +70,8 @@ def _params(
     refuse_unsupported(request)
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options needs stream to be true", param="stream_options")
+    if request.prompt_logprobs is not None and request.stream:
+        raise RequestError("prompt_logprobs cannot be streamed", param="prompt_logprobs")
     defaults = SamplingParams()
     params = SamplingParams(
         temperature=_given(request.temperature, defaults.temperature),
@@ -91,6 +87,13 @@ def _params(
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         include_stop_str_in_output=_given(request.include_stop_str_in_output, defaults.include_stop_str_in_output),
         skip_special_tokens=_given(request.skip_special_tokens, defaults.skip_special_tokens),
+        presence_penalty=_given(request.presence_penalty, defaults.presence_penalty),
+        frequency_penalty=_given(request.frequency_penalty, defaults.frequency_penalty),
+        repetition_penalty=_given(request.repetition_penalty, defaults.repetition_penalty),
+        logit_bias=_logit_bias(request.logit_bias),
+        allowed_token_ids=tuple(request.allowed_token_ids) if request.allowed_token_ids else None,
+        prompt_logprobs=request.prompt_logprobs,
+        grammar=grammar_of(request),
     )
     if len(params.stop_token_ids) > MAX_STOP_TOKEN_IDS:
         raise RequestError(f"stop_token_ids must be at most {MAX_STOP_TOKEN_IDS} ids", param="stop_token_ids")
@@ -106,6 +109,15 @@ def _params(
 
 def _given(value: T | None, default: T) -> T:
     return default if value is None else value
+
+
+def _logit_bias(given: dict[str, float] | None) -> dict[int, float] | None:
+    """JSON's keys are texts."""
+    if not given:
+        return None
+    if not all(key.isascii() and key.isdigit() and len(key) <= MAX_TOKEN_ID_DIGITS for key in given):
+        raise RequestError("logit_bias must have token ids as its keys", param="logit_bias")
+    return {int(key): value for key, value in given.items()}
 
 
 def _top_k(top_k: int | None) -> int:
@@ -147,11 +159,13 @@ def default_max_tokens(params: SamplingParams, num_prompt_tokens: int, facts: Mo
 def check_prompt(token_ids: Sequence[int], params: SamplingParams, facts: ModelFacts, param: str) -> None:
     """Raise RequestError or ContextLengthError, with `param`, for a prompt that this model cannot take."""
     check_token_ids(token_ids, facts, param)
-    if any(token_id >= facts.vocab_size for token_id in params.stop_token_ids):
-        raise RequestError(
-            f"stop_token_ids must be within the vocabulary, which is 0 to {facts.vocab_size - 1}",
-            param="stop_token_ids",
-        )
+    for name, ids in (
+        ("stop_token_ids", params.stop_token_ids),
+        ("allowed_token_ids", params.allowed_token_ids),
+        ("logit_bias", params.logit_bias),
+    ):
+        if ids and max(ids) >= facts.vocab_size:
+            raise RequestError(f"{name} must be within the vocabulary, which is 0 to {facts.vocab_size - 1}", param=name)
     if len(token_ids) + (params.max_tokens or 1) > facts.max_model_len:
         asked = f" and max_tokens asks for {params.max_tokens} more" if params.max_tokens else ""
         raise ContextLengthError(

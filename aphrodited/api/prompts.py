@@ -11,6 +11,7 @@ import msgspec
 from aphrodited.api.body import wrong_type
 from aphrodited.api.openai_types import ChatFields, ContentPart, Int, Message, ToolCall
 from aphrodited.errors import RequestError
+from aphrodited.sampling_params import MAX_BAD_WORDS, SamplingParams
 from aphrodited.tokenizer.tokenizer import Tokenizer
 
 INLINE_CHARS = 8192
@@ -47,6 +48,24 @@ def given_prompts(given: str | list[Any] | None, param: str, max_prompts: int) -
         return msgspec.convert(given, list[list[Int]])
     except msgspec.ValidationError as error:
         raise wrong_type(error, param) from error
+
+
+async def with_bad_words(params: SamplingParams, words: list[str] | None, tokenizer: Tokenizer) -> SamplingParams:
+    """The parameters with the usual tokens of each word, as it begins a text and as it follows a space.
+
+    Raises RequestError.
+    """
+    if not words:
+        return params
+    if len(words) > MAX_BAD_WORDS // 2 or not all(words):
+        raise RequestError(f"bad_words must be at most {MAX_BAD_WORDS // 2} words, none of them empty", param="bad_words")
+
+    def tokenize() -> tuple[tuple[int, ...], ...]:
+        spellings = [spelling for word in words for spelling in (word, f" {word.lstrip()}")]
+        return tuple({tuple(tokenizer.encode(text, add_special_tokens=False)): None for text in spellings})
+
+    token_ids = await work(sum(map(len, words)), tokenize)
+    return msgspec.structs.replace(params, bad_words_token_ids=token_ids)
 
 
 async def chat_prompt(

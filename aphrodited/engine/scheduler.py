@@ -23,7 +23,7 @@ from aphrodited.engine.sequence import Sequence, SequenceStatus
 from aphrodited.errors import ConfigError, ContextLengthError, QueueFullError, RequestError
 from aphrodited.grammar.constraint import ConstraintState
 from aphrodited.interfaces import EngineStats
-from aphrodited.outputs import FinishReason, TokenOutput
+from aphrodited.outputs import FinishReason, TokenLogprobs, TokenOutput
 from aphrodited.sampling.sampled import Sampled
 
 
@@ -81,6 +81,13 @@ _NOT_FINITE = (
 
 def _rank(sequence: Sequence) -> tuple[int, int]:
     return sequence.rank
+
+
+def _first_logprobs(sequence: Sequence) -> list[TokenLogprobs] | None:
+    """The prompt's, to be sent with the first token."""
+    if sequence.prompt_logprobs is None or len(sequence) > sequence.num_prompt_tokens:
+        return None
+    return sequence.prompt_logprobs.entries
 
 
 def _is_not_finite(result: Sampled | Pooled) -> bool:
@@ -256,6 +263,7 @@ class Scheduler:
 
     def _append(self, sequence: Sequence, token_id: int, result: Sampled) -> TokenOutput:
         is_first = len(sequence) == sequence.num_prompt_tokens
+        prompt_logprobs = _first_logprobs(sequence)
         reason = sequence.append(token_id)
         self._counters.num_generated_tokens += 1
         if reason is not None:
@@ -268,14 +276,19 @@ class Scheduler:
             stop_token_id=token_id if reason is FinishReason.STOP else None,
             logprobs=None if result.logprobs is None else [result.logprobs],
             num_cached_tokens=(sequence.num_cached_tokens or 0) if is_first else 0,
-            prompt_logprobs=sequence.prompt_logprobs.entries if is_first and sequence.prompt_logprobs else None,
+            prompt_logprobs=prompt_logprobs,
         )
 
     def _finish(self, sequence: Sequence) -> TokenOutput:
         """End a sequence whose tokens were all given out."""
         self._end(sequence)
         self._counters.num_finished += 1
-        return TokenOutput(key=sequence.key, token_ids=[], finish_reason=FinishReason.STOP)
+        return TokenOutput(
+            key=sequence.key,
+            token_ids=[],
+            finish_reason=FinishReason.STOP,
+            prompt_logprobs=_first_logprobs(sequence),
+        )
 
     def _finish_embedding(self, sequence: Sequence, result: Pooled) -> TokenOutput:
         self._end(sequence)

@@ -31,6 +31,9 @@ class FakeTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return "".join(chr(token_id) for token_id in token_ids if token_id > 2 or not skip_special_tokens)
 
+    def is_special(self, token_id: int) -> bool:
+        return token_id <= 2
+
     def token_bytes(self, token_id: int) -> bytes:
         return chr(token_id).encode()
 
@@ -121,8 +124,17 @@ class FakeEngineClient:
             choice.new_logprobs = None if params.logprobs is None else [_logprobs(ord(character), params.logprobs)]
             is_last = position == len(text) - 1
             choice.finish_reason = reason if is_last else None
-            cached = 16
-            yield RequestOutput(request_id, None, prompt, [choice], finished=is_last, num_cached_tokens=cached)
+            yield RequestOutput(
+                request_id,
+                None,
+                prompt,
+                [choice],
+                finished=is_last,
+                num_cached_tokens=16,
+                prompt_logprobs=None
+                if params.prompt_logprobs is None
+                else [_logprobs(token_id, params.prompt_logprobs) for token_id in prompt[1:]],
+            )
 
     async def encode(
         self,

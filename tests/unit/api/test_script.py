@@ -5,10 +5,12 @@ from aphrodited.api.chat_answer import ChatAnswer
 from aphrodited.api.choices import Delta
 from aphrodited.api.completion_answer import CompletionAnswer
 from aphrodited.api.generation import Script
+from aphrodited.api.logprobs import PromptScores
 from aphrodited.outputs import FinishReason, TokenLogprobs
 from tests.support.fake_serving import FakeTokenizer
 
 HEAD = Head("id-1", "m", "abc", created=7)
+UNASKED = PromptScores([65], FakeTokenizer(), None)
 
 
 def delta(text, finish=None, logprobs=None, index=0):
@@ -16,7 +18,7 @@ def delta(text, finish=None, logprobs=None, index=0):
 
 
 def test_a_chat_stream_is_written_as_documented():
-    answer = ChatAnswer(HEAD, FakeTokenizer(), include_usage=False)
+    answer = ChatAnswer(HEAD, FakeTokenizer(), False, UNASKED)
     script = Script(answer, 1)
     head = (
         'data: {"id":"id-1","object":"chat.completion.chunk","created":7,"model":"m",'
@@ -33,7 +35,7 @@ def test_a_chat_stream_is_written_as_documented():
 
 
 def test_the_usage_chunk_has_no_choices_and_other_chunks_no_usage():
-    answer = CompletionAnswer(HEAD, FakeTokenizer(), include_usage=True, echoes=["q"])
+    answer = CompletionAnswer(HEAD, FakeTokenizer(), include_usage=True, echoes=["q"], scores=[UNASKED])
     head = 'data: {"id":"id-1","object":"text_completion","created":7,"model":"m","system_fingerprint":"fp_abc"'
     assert Script(answer, 1).events([delta("a", FinishReason.LENGTH)]).decode() == (
         head + ',"choices":[{"index":0,"text":"q","logprobs":null,"finish_reason":null}],"usage":null}\n\n'
@@ -48,7 +50,7 @@ def test_the_usage_chunk_has_no_choices_and_other_chunks_no_usage():
 
 
 def test_logprobs_of_held_back_text_wait_for_it():
-    answer = CompletionAnswer(HEAD, FakeTokenizer(), include_usage=False, echoes=[""])
+    answer = CompletionAnswer(HEAD, FakeTokenizer(), include_usage=False, echoes=[""], scores=[UNASKED])
     script = Script(answer, 1)
     entry = TokenLogprobs(65, -0.25, 1, [], [])
     assert script.events([delta("", logprobs=[entry])]) == b""
