@@ -15,7 +15,9 @@ from aphrodited.errors import RequestError
 MAX_STOP_STRINGS = 16
 MAX_LOGPROBS = 20
 MAX_SEED = 2**63 - 1
+MAX_COUNT = 2**63 - 1  # what travels as an integer
 MAX_PENALTY = 2.0
+MIN_REPETITION_PENALTY = 0.01
 MAX_REPETITION_PENALTY = 100.0
 MAX_LOGIT_BIAS = 100.0
 MAX_BIASED_TOKENS = 1024
@@ -89,12 +91,12 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     def validate(self) -> None:
         """Raise RequestError for the first field that is out of its range."""
         _check(math.isfinite(self.temperature) and 0 <= self.temperature <= 100, "temperature", "a number from 0 to 100")
-        _check(self.top_k >= 0, "top_k", "0 (off) or a positive integer")
+        _check(0 <= self.top_k <= MAX_COUNT, "top_k", "0 (off) or a positive integer")
         _check(math.isfinite(self.top_p) and 0 < self.top_p <= 1, "top_p", "a number above 0, at most 1")
         _check(math.isfinite(self.min_p) and 0 <= self.min_p <= 1, "min_p", "a number from 0 to 1")
         _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", f"an integer from 0 to {MAX_SEED}")
-        _check(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "a positive integer")
-        _check(self.min_tokens >= 0, "min_tokens", "0 or a positive integer")
+        _check(self.max_tokens is None or 1 <= self.max_tokens <= MAX_COUNT, "max_tokens", "a positive integer")
+        _check(0 <= self.min_tokens <= MAX_COUNT, "min_tokens", "0 or a positive integer")
         _check(
             self.max_tokens is None or self.min_tokens <= self.max_tokens, "min_tokens", "at most max_tokens"
         )
@@ -124,9 +126,9 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
         for name in ("presence_penalty", "frequency_penalty"):
             _check(abs(getattr(self, name)) <= MAX_PENALTY, name, f"a number from -{MAX_PENALTY:g} to {MAX_PENALTY:g}")
         _check(
-            0 < self.repetition_penalty <= MAX_REPETITION_PENALTY,
+            MIN_REPETITION_PENALTY <= self.repetition_penalty <= MAX_REPETITION_PENALTY,
             "repetition_penalty",
-            f"a number above 0, at most {MAX_REPETITION_PENALTY:g}",
+            f"a number from {MIN_REPETITION_PENALTY:g} to {MAX_REPETITION_PENALTY:g}",
         )
         bias = self.logit_bias or {}
         _check(len(bias) <= MAX_BIASED_TOKENS, "logit_bias", f"at most {MAX_BIASED_TOKENS} tokens")

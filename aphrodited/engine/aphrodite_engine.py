@@ -173,6 +173,18 @@ def check_request(request: GenerateRequest, facts: ModelFacts) -> None:
         )
     if params.max_tokens is not None and request.num_replayed >= params.max_tokens:
         raise RequestError("num_replayed must be less than max_tokens: nothing is left to generate", param="num_replayed")
+    _check_choice(params, facts)
+
+
+def _check_choice(params: SamplingParams, facts: ModelFacts) -> None:
+    """Raise RequestError where bad words and, before min_tokens, whatever would end the answer leave no token."""
+    forbidden = {word[0] for word in params.bad_words_token_ids if len(word) == 1}
+    if params.min_tokens:
+        forbidden.update(params.stop_token_ids, () if params.ignore_eos else facts.eos_token_ids)
+    allowed = params.allowed_token_ids
+    if len(forbidden) >= facts.vocab_size if allowed is None else forbidden.issuperset(allowed):
+        param = "allowed_token_ids" if allowed is not None else "min_tokens" if params.min_tokens else "bad_words"
+        raise RequestError(f"{param}: together with the other parameters it leaves no token to choose", param=param)
 
 
 def _check_token_ids(token_ids: list[int] | tuple[int, ...], facts: ModelFacts, param: str) -> None:

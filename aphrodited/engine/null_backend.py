@@ -149,7 +149,7 @@ class NullRunner:
             token_id = sequence.token_ids[position % num_own]
             if token_id not in never:
                 return token_id
-        return next(token_id for token_id in range(self._marker + 1) if token_id not in never)
+        return next((token_id for token_id in range(self._marker) if token_id not in never), self._marker)
 
 
 def create_null_backend(config: ModelConfig) -> AphroditeEngine:

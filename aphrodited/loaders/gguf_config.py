@@ -53,7 +53,7 @@ def read_gguf_architecture(path: Path, head: GgufHead) -> ModelArchitecture:
         num_heads=num_heads,
         num_kv_heads=_num_kv_heads(fields, family, num_heads),
         head_dim=head_dim,
-        max_position_embeddings=stretched_length(rope_scaling, length),
+        max_position_embeddings=stretched_length(fields, rope_scaling, length),
         eos_token_ids=tuple(dict.fromkeys(end_token_ids)),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         rope_theta=fields.number(f"{family}.rope.freq_base", 10000.0),

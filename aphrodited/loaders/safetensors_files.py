@@ -117,7 +117,7 @@ def _read_entries(path: Path) -> dict[str, _Entry]:
 def _read_entry(path: Path, name: str, value: dict[str, Any], data_size: int) -> _Entry:
     try:
         dtype, shape, end = value["dtype"], tuple(map(int, value["shape"])), int(value["data_offsets"][1])
-    except (KeyError, IndexError, TypeError, ValueError):
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         raise ModelLoadError(f"{path}: tensor {name} has a damaged header entry") from None
     if end > data_size:
         raise ModelLoadError(f"{path}: is truncated: tensor {name} ends {end - data_size} bytes after the file")

@@ -9,6 +9,9 @@ from typing import Any
 
 from aphrodited.errors import ModelLoadError
 
+MAX_INTEGER = 2**31 - 1  # far above any size of a model
+MAX_NUMBER = 3.4e38  # of float32, in which all is computed
+
 
 class ConfigFields:
     """The fields of one config, each checked when it is read. `source` names the file in errors, which are ModelLoadErrors."""
@@ -31,8 +34,8 @@ class ConfigFields:
         value = self._fields.get(name)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.error(f"{name} is {value!r}, expected a positive integer")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_INTEGER:
+            raise self.error(f"{name} is {value!r}, expected a positive integer of at most {MAX_INTEGER}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -40,8 +43,8 @@ class ConfigFields:
         value = self._fields.get(name)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise self.error(f"{name} is {value!r}, expected a positive number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_NUMBER:
+            raise self.error(f"{name} is {value!r}, expected a positive number of at most {MAX_NUMBER}")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:

@@ -19,6 +19,7 @@ from aphrodited.layers.rotary import (
 from aphrodited.models.config_fields import ConfigFields
 
 SUPPORTED_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+MAX_POSITIONS = 2**24  # float32, in which angles are computed, holds every integer up to here
 _DEFAULT_THETA = 10000.0
 _DEFAULT_NEOX_PART = 0.25  # of a head that rotates
 
@@ -48,18 +49,22 @@ def read_rope(config: ConfigFields, head_dim: int, *, is_neox: bool) -> Rope:
     scaling = _scaling(rope, length, original_length)
     if isinstance(scaling, DynamicScaling) and rotary_dim == 2:
         raise rope.error("dynamic scaling needs more than 2 rotating dimensions")
-    return Rope(theta, rotary_dim, scaling, stretched_length(scaling, length))
+    return Rope(theta, rotary_dim, scaling, stretched_length(config, scaling, length))
 
 
-def stretched_length(scaling: RopeScaling | None, length: int) -> int:
-    """Tokens that a scaling reaches, for a config that says `length`: some give the length before, some the one after."""
+def stretched_length(config: ConfigFields, scaling: RopeScaling | None, length: int) -> int:
+    """Tokens that a scaling reaches, for a config that says `length`: some give the length before, some the one after.
+
+    Raises ModelLoadError beyond MAX_POSITIONS.
+    """
     match scaling:
         case LinearScaling(factor):
-            return max(length, int(length * factor))
+            length = max(length, int(length * factor))
         case DynamicScaling(factor, original_length) | YarnScaling(factor, original_length):
-            return max(length, int(original_length * factor))
-        case _:
-            return length
+            length = max(length, int(original_length * factor))
+    if length > MAX_POSITIONS:
+        raise config.error(f"{length} positions are not supported; at most {MAX_POSITIONS} are")
+    return length
 
 
 def _rope_fields(config: ConfigFields) -> ConfigFields:

@@ -240,3 +240,10 @@ def test_a_request_that_overflows_fails_alone_whatever_it_shares(overflowing, op
         assert answers == expected
         assert errors == dict.fromkeys([100, 101, 200, 201], "not_finite")
         assert engine.stats().num_blocks_used == 0
+
+
+def test_ends_that_the_model_cannot_write_are_let_be(tmp_path):
+    engine = engine_of(load(write_tiny_llama_dir(tmp_path, eos_token_id=[2, VOCAB_SIZE, 10 * VOCAB_SIZE])))
+    (answer,) = run(engine, [GenerateRequest("g", [5, 6], SamplingParams(min_tokens=3, max_tokens=3, logprobs=0))])
+    assert len(answer) == 3
+    assert engine.facts.eos_token_ids == (2,)

@@ -156,3 +156,12 @@ def test_embeddings_are_a_function_of_the_prompt(engine):
 def test_an_embedding_can_be_made_to_fail_alone(engine):
     output = embedding(engine, [MARKER, MARKER, Drill.NOT_FINITE])
     assert (output.finish_reason, output.error[0]) == (FinishReason.ERROR, "not_finite")
+
+
+def test_a_prompt_of_which_nothing_may_be_echoed_does_not_end_the_engine(tmp_path):
+    (tmp_path / "config.json").write_text('{"vocab_size": 8}')
+    engine = create_null_backend(ModelConfig(name="m", path=str(tmp_path)))
+    params = SamplingParams(max_tokens=1, min_tokens=1, stop_token_ids=tuple(range(7)))
+    engine.add_request(1, GenerateRequest("r", [1, 2], params))
+    (output,) = engine.step()
+    assert output.token_ids == [7]

@@ -150,8 +150,8 @@ def test_penalties_leave_logprobs_as_the_model_gave_them(engine):
     assert penalised.top_logprobs == plain.top_logprobs
 
 
-def test_a_request_that_forbids_every_token_fails_alone(engine):
-    barred = request(1, "none", allowed_token_ids=(8,), bad_words_token_ids=((8,),))
+def test_a_request_that_comes_to_forbid_every_token_fails_alone(engine):
+    barred = request(1, "none", allowed_token_ids=(8,), bad_words_token_ids=((8, 8),))
     failed, fine = answer_all(engine, [barred, request(2, "none")])
     assert failed.finish_reason is FinishReason.ERROR
     assert "forbids every token" in failed.error[1]
@@ -164,6 +164,13 @@ def test_a_request_that_forbids_every_token_fails_alone(engine):
         ({"presence_penalty": 2.1}, "presence_penalty"),
         ({"frequency_penalty": float("nan")}, "frequency_penalty"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-40}, "repetition_penalty"),
+        ({"top_k": 2**63}, "top_k"),
+        ({"max_tokens": 2**63}, "max_tokens"),
+        ({"allowed_token_ids": (8, 9), "bad_words_token_ids": ((8,), (9,))}, "allowed_token_ids"),
+        ({"allowed_token_ids": (EOS_TOKEN_ID,), "ignore_eos": False, "min_tokens": 1}, "allowed_token_ids"),
+        ({"stop_token_ids": tuple(range(VOCAB_SIZE)), "min_tokens": 1}, "min_tokens"),
+        ({"bad_words_token_ids": tuple((i,) for i in range(VOCAB_SIZE))}, "bad_words"),
         ({"logit_bias": {VOCAB_SIZE: 1.0}}, "logit_bias"),
         ({"logit_bias": {5: 101.0}}, "logit_bias"),
         ({"logit_bias": {-1: 1.0}}, "logit_bias"),

@@ -119,7 +119,15 @@ def test_a_file_cut_anywhere_is_an_error_that_names_it(directory: Path) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [b"not json", b"[1]", b'{"a": 3}', b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [4, 0]}}', b"\xff\xfe", b"[" * 100_000],
+    [
+        b"not json",
+        b"[1]",
+        b'{"a": 3}',
+        b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [4, 0]}}',
+        b'{"a": {"dtype": "F32", "shape": [1e999], "data_offsets": [0, 4]}}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
 )
 def test_a_damaged_header_is_an_error(directory: Path, header: bytes) -> None:
     (directory / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(64))
