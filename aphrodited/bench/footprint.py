@@ -8,29 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import subprocess
-import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-from aphrodited.bench.report import append_json_line, cpu_seconds, report
-from aphrodited.config.loader import daemon_paths, load_config
-from aphrodited.health.status import read_status
+from aphrodited.bench.daemon import DaemonUnderTest
+from aphrodited.bench.report import append_json_line, report
 from aphrodited.procfs import resident_bytes
-
-READY_TIMEOUT_S = 120.0
-
-
-def is_ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
 
 
 def complete(url: str, model: str) -> None:
@@ -42,31 +27,19 @@ def complete(url: str, model: str) -> None:
 
 def measure(config_file: Path, rest_s: float) -> dict[str, Any]:
     """Figures of one daemon's life: seconds, mebibytes and percent of one core."""
-    config = load_config(config_file)
-    url = f"http://{config.api.host}:{config.api.port}"
-    started_at_s = time.monotonic()
-    daemon = subprocess.Popen([sys.executable, "-m", "aphrodited.cli.aphrodited", "--config", str(config_file)])
+    daemon = DaemonUnderTest(config_file)
     try:
-        while not is_ready(url):
-            if daemon.poll() is not None or time.monotonic() - started_at_s > READY_TIMEOUT_S:
-                raise SystemExit("the daemon did not become ready; its log says why")
-            time.sleep(0.02)
-        ready_s = time.monotonic() - started_at_s
-        complete(url, config.models[0].name)
+        complete(daemon.url, daemon.config.models[0].name)
         time.sleep(3)  # whatever a first request leaves to do
-        processes = read_status(config, daemon_paths(config)).processes
-        pids = {process.name: process.pid for process in processes if process.pid}
-        before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        before = daemon.cpu_s()
         time.sleep(rest_s)
-        percent = {name: 100 * (cpu_seconds(pid) - before[name]) / rest_s for name, pid in pids.items()}
-        memory = {name: round((resident_bytes(pid) or 0) / 2**20, 1) for name, pid in pids.items()}
-        stopped_at_s = time.monotonic()
+        percent = {name: 100 * (cpu_s - before[name]) / rest_s for name, cpu_s in daemon.cpu_s().items()}
+        memory = {name: round((resident_bytes(pid) or 0) / 2**20, 1) for name, pid in daemon.pids.items()}
     finally:
-        daemon.send_signal(signal.SIGTERM)
-        daemon.wait(timeout=120)
+        stop_s = daemon.stop()
     return {
-        "ready_s": round(ready_s, 2),
-        "stop_s": round(time.monotonic() - stopped_at_s, 2),
+        "ready_s": round(daemon.ready_s, 2),
+        "stop_s": round(stop_s, 2),
         "resident_mib": memory,
         "idle_percent_of_a_core": {name: round(value, 3) for name, value in percent.items()},
         "idle_percent_total": round(sum(percent.values()), 3),

@@ -15,30 +15,19 @@ import msgspec
 
 from aphrodited.bench.modes import Figures, Mode, measure
 from aphrodited.bench.report import report
-from aphrodited.bench.workload import Workload
+from aphrodited.bench.workload import Workload, add_workload_options, workload_of
 
 Round = dict[Mode, Figures]
 
 
 def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="EleutherAI/pythia-70m-deduped", help="hub id, directory or .gguf file")
-    parser.add_argument("--num-prompts", type=int, default=256)
-    parser.add_argument("--input-len", type=int, default=128)
-    parser.add_argument("--output-len", type=int, default=128)
-    parser.add_argument("--max-model-len", type=int)
-    parser.add_argument("--load-format", default="auto", choices=("auto", "safetensors", "gguf", "dummy"))
-    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
-    parser.add_argument("--seed", type=int, default=1)
+    add_workload_options(parser, model="EleutherAI/pythia-70m-deduped")
     parser.add_argument("--async-engine", action="store_true", help="over MQ, the engine in a process of its own")
     parser.add_argument(
         "--disable-frontend-multiprocessing", action="store_true", help="with --async-engine: AsyncAphrodite instead"
     )
     parser.add_argument("--compare", action="store_true", help="all three ways, alternating")
-    parser.add_argument("--repeat", type=int, default=1, help="rounds")
-    parser.add_argument(
-        "--pace-ms", type=float, help="a backend that computes nothing and pauses so long at the end of each step"
-    )
     parser.add_argument(
         "--async-sockets", action=argparse.BooleanOptionalAction, help="mq.async_sockets of the MQ engine, if not as by default"
     )
@@ -48,8 +37,6 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error("--disable-frontend-multiprocessing is an option of --async-engine")
     if options.compare and options.async_engine:
         parser.error("--compare runs every way; leave --async-engine out")
-    if min(options.num_prompts, options.input_len, options.output_len, options.repeat) < 1:
-        parser.error("--num-prompts, --input-len, --output-len and --repeat must be 1 or more")
     return options
 
 
@@ -59,10 +46,6 @@ def modes_of(options: argparse.Namespace) -> list[Mode]:
     if not options.async_engine:
         return [Mode.SYNC]
     return [Mode.ASYNC if options.disable_frontend_multiprocessing else Mode.MQ]
-
-
-def workload_of(options: argparse.Namespace) -> Workload:
-    return Workload(**{name: getattr(options, name) for name in Workload.__struct_fields__})
 
 
 def run_rounds(workload: Workload, modes: list[Mode], num_rounds: int) -> list[Round]:

@@ -5,12 +5,13 @@ Random prompts of one length, answers of one length (`ignore_eos`), no text. Loa
 
 from __future__ import annotations
 
+import argparse
 import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,6 +21,8 @@ from aphrodited.sampling_params import SamplingParams
 Prompt = tuple[list[int], SamplingParams]
 
 PACED_VOCAB_SIZE = 50304
+LETTERS = [chr(code) for code in range(ord("!"), ord("~") + 1)]
+"""What the paced backend's tokenizer knows: each is one token, so that over HTTP each token is text."""
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -58,6 +61,7 @@ class Workload(msgspec.Struct, frozen=True):
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             model = {"vocab_size": PACED_VOCAB_SIZE, "null_step_s": self.pace_ms / 1000}
             Path(folder, "config.json").write_bytes(msgspec.json.encode(model))
+            Path(folder, "tokenizer.json").write_bytes(msgspec.json.encode(_letter_tokenizer()))
             yield msgspec.structs.replace(config, path=folder, backend="null", load_format="auto", dtype="auto")
 
     def mq_config(self) -> MqConfig:
@@ -69,6 +73,8 @@ class Workload(msgspec.Struct, frozen=True):
 
     def prompts(self, vocab_size: int) -> list[Prompt]:
         rng = random.Random(self.seed)
+        if self.pace_ms is not None:
+            vocab_size = len(LETTERS)
         params = SamplingParams(temperature=1.0, max_tokens=self.output_len, ignore_eos=True, detokenize=False)
         return [
             (
@@ -77,3 +83,42 @@ class Workload(msgspec.Struct, frozen=True):
             )
             for i in range(self.num_prompts)
         ]
+
+
+def add_workload_options(parser: argparse.ArgumentParser, *, model: str, num_prompts: int = 256) -> None:
+    """An option for each field of Workload but async_sockets."""
+    parser.add_argument("--model", default=model, help="hub id, directory or .gguf file")
+    parser.add_argument("--num-prompts", type=_positive, default=num_prompts)
+    parser.add_argument("--input-len", type=_positive, default=128, help="tokens of each prompt")
+    parser.add_argument("--output-len", type=_positive, default=128, help="tokens of each answer")
+    parser.add_argument("--max-model-len", type=_positive)
+    parser.add_argument("--load-format", default="auto", choices=("auto", "safetensors", "gguf", "dummy"))
+    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--repeat", type=_positive, default=1, help="rounds")
+    parser.add_argument(
+        "--pace-ms", type=float, help="a backend that computes nothing and pauses so long at the end of each step"
+    )
+
+
+def workload_of(options: argparse.Namespace) -> Workload:
+    return msgspec.convert({name: getattr(options, name, None) for name in Workload.__struct_fields__}, Workload)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def _letter_tokenizer() -> dict[str, Any]:
+    """A tokenizer.json."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": {letter: number for number, letter in enumerate(LETTERS)}, "merges": []},
+    }

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
 import shlex
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from aphrodited.bench.modes import Figures, Mode, measure
+from aphrodited.bench.modes import Figures, Mode
 from aphrodited.bench.progress import ProgressBar
-from aphrodited.bench.throughput import main, modes_of, parse_options, summary, workload_of
-from aphrodited.bench.workload import Workload
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "engine" / "throughput.py"
-SMALL = ["--num-prompts", "3", "--input-len", "8", "--output-len", "4", "--pace-ms", "0"]
+from aphrodited.bench.throughput import modes_of, parse_options, summary
+from aphrodited.bench.workload import Workload, workload_of
 
 
 @pytest.mark.parametrize(
@@ -66,39 +60,6 @@ def test_ratios_are_medians_of_rounds_and_rates_of_median_times() -> None:
     assert figures["ratios"] == {"mq/sync": 0.8, "async/sync": 0.5}
     assert figures["requests_per_second"] == {Mode.SYNC: 5.0, Mode.MQ: 5.0, Mode.ASYNC: 2.5}
     assert figures["tokens_per_second"][Mode.ASYNC] == 250.0
-
-
-@pytest.mark.parametrize("mode", list(Mode))
-def test_each_way_answers_the_whole_workload_in_a_process_of_its_own(mode: Mode) -> None:
-    figures = measure(mode, Workload("m", 3, 8, 4, pace_ms=0.0))
-    assert figures.elapsed_s > 0
-
-
-def test_a_comparison_is_written_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "result.json"
-    main([*SMALL, "--compare", "--output-json", str(path)])
-    result = json.loads(path.read_text())
-    assert set(result["ratios"]) == {"mq/sync", "async/sync"}
-    assert set(result["requests_per_second"]) == set(result["tokens_per_second"]) == {"sync", "mq", "async"}
-    assert "mq/sync" in capsys.readouterr().out
-
-
-def test_the_script_measures_one_way(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    command = [sys.executable, str(SCRIPT), *SMALL, "--async-engine", "--output-json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=50)
-    assert "requests/s" in done.stdout
-    assert "tokens/s" in done.stdout
-    result = json.loads(path.read_text())
-    assert result["requests_per_second"] * 12 == pytest.approx(result["tokens_per_second"])
-
-
-def test_a_model_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--model", str(tmp_path / "none.gguf"), "--num-prompts", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
-    assert done.returncode == 1
-    assert "none.gguf" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 class Terminal(io.StringIO):
