@@ -16,6 +16,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
@@ -107,14 +108,19 @@ class AsyncAphrodite:
     ) -> AsyncIterator[RequestOutput]:
         sampling_params.validate()
         text, token_ids = self._tokenize(prompt)
-        stream = self._submit(GenerateRequest(request_id, token_ids, sampling_params, priority))
         builder = OutputBuilder(request_id, text, token_ids, sampling_params, self._tokenizer)
-        try:
+        async with self.open(GenerateRequest(request_id, token_ids, sampling_params, priority)) as stream:
             while True:
                 answer = builder.add(await stream.get())
                 yield answer
                 if answer.finished:
                     return
+
+    @asynccontextmanager
+    async def open(self, request: EngineRequest) -> AsyncIterator[TokenStream]:
+        stream = self._submit(request)
+        try:
+            yield stream
         finally:
             self._release(stream)
 
@@ -128,11 +134,8 @@ class AsyncAphrodite:
         priority: int = 0,
     ) -> EmbeddingOutput:
         _, token_ids = self._tokenize(prompt)
-        stream = self._submit(EncodeRequest(request_id, token_ids, pooling, normalize, priority))
-        try:
+        async with self.open(EncodeRequest(request_id, token_ids, pooling, normalize, priority)) as stream:
             return await stream.embedding(token_ids)
-        finally:
-            self._release(stream)
 
     async def abort(self, request_id: str) -> None:
         for stream in [s for s in self._streams.values() if s.request_id == request_id]:

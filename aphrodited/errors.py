@@ -11,6 +11,7 @@
     │   ├── RequestAbortedError     somebody other than the caller ended the request in the engine
     │   ├── EngineStartingError     there is no engine to take the request yet
     │   └── MQClientClosedError     the client was closed by its own caller
+    │   ├── EngineStoppingError     the engine is stopping: it did not take the request, or did not finish it in time
     ├── ProtocolError               a frame that no peer of ours would send
     └── ConfigError                 the operator mends the file (exit code 78)
         └── ModelLoadError          a model file that is missing, damaged or not supported
@@ -109,6 +110,12 @@ class MQClientClosedError(EngineError):
     """The client was closed (`context.term()`); it takes no more calls."""
 
     code = "CLIENT_CLOSED"
+
+class EngineStoppingError(EngineError):
+    """The engine was asked to stop: it takes no more requests, and those it could not finish have ended."""
+
+    code = "SHUTTING_DOWN"
+
 
 
 class ProtocolError(AphroditeError):

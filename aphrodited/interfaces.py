@@ -7,12 +7,13 @@ imports no `engine`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import msgspec
 
 from aphrodited.outputs import EmbeddingOutput, RequestOutput, TokenOutput
-from aphrodited.request import EngineRequest, Pooling
+from aphrodited.request import EngineRequest, GenerateRequest, Pooling
 from aphrodited.sampling_params import SamplingParams
 
 PromptInput = str | list[int]
@@ -100,6 +101,17 @@ class EngineBackend(Protocol):
         ...
 
 
+class TokenSource(Protocol):
+    """The outputs of one request, as they come from its engine."""
+
+    async def get(self) -> TokenOutput:
+        """What has come since the last call, as one output; the last one has a finish_reason.
+
+        Raises the error that ended the request, after what came before it was taken.
+        """
+        ...
+
+
 class EngineClient(Protocol):
     """An asynchronous view of one model's engine, the same over ZeroMQ and in process."""
 
@@ -133,7 +145,15 @@ class EngineClient(Protocol):
         """Yield the answer as it grows; the last RequestOutput has `finished` set.
 
         Closing the iterator, or cancelling the task that runs it, aborts the request in the engine.
-        Raises RequestError, MQEngineDeadError, EngineStartingError, MQClientClosedError.
+        Raises RequestError, and EngineError: MQEngineDeadError, OutputLostError, EngineStartingError, EngineStoppingError,
+        RequestAbortedError, MQClientClosedError.
+        """
+        ...
+
+    def open(self, request: GenerateRequest) -> AbstractAsyncContextManager[TokenSource]:
+        """Submit a request as it is, for a caller that puts the answer together itself.
+
+        Leaving the block aborts the request in the engine, unless it has ended. Raises what `generate` raises.
         """
         ...
 

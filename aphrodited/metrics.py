@@ -74,6 +74,18 @@ class ApiMetrics:
             "aphrodited_completion_tokens", "Tokens generated.", ["model"], registry=registry
         )
         self._embeddings = Counter("aphrodited_embeddings", "Embeddings made.", ["model"], registry=registry)
+        self._resumed_requests = Counter(
+            "aphrodited_resumed_requests",
+            "Times that a request, or a choice of one, went on in another engine.",
+            ["model"],
+            registry=registry,
+        )
+        self._resumed_tokens = Counter(
+            "aphrodited_resumed_tokens",
+            "Generated tokens that another engine took over.",
+            ["model"],
+            registry=registry,
+        )
         self._first_token = Histogram(
             "aphrodited_time_to_first_token_seconds",
             "From a request's arrival to its first token.",
@@ -101,6 +113,10 @@ class ApiMetrics:
 
     def embeddings(self, model: str, num_embeddings: int) -> None:
         self._embeddings.labels(model).inc(num_embeddings)
+
+    def resumed(self, model: str, num_tokens: int) -> None:
+        self._resumed_requests.labels(model).inc()
+        self._resumed_tokens.labels(model).inc(num_tokens)
 
     def first_token(self, model: str, duration_s: float) -> None:
         self._first_token.labels(model).observe(duration_s)

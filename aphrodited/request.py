@@ -16,7 +16,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, tag="generat
     """Generate tokens after a prompt.
 
     request_id is a label for logs; the engine's key is the one given to `EngineBackend.add_request`.
-    num_replayed: the last k prompt tokens were output of an earlier life of this request.
+    num_replayed: the last k prompt tokens were output of an earlier life of this request; they count as output in every
+    limit, penalty and grammar.
     priority: lower runs first; equal priorities run in order of arrival.
     """
 

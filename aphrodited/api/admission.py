@@ -1,7 +1,8 @@
 """Who may start a generation now, who waits for an engine, and what happens to both when the worker stops.
 
-New requests are held, in a queue bounded by number and size, while the model's engine is not running but is due
-within the hold timeout; otherwise they are refused at once with the time of the next start.
+Requests are held, in a queue bounded by number and size, while the model's engine is not running but is due within the
+hold timeout; otherwise they are refused at once with the time of the next start. That holds for new ones and for those
+that have lost their engine.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from aphrodited.api.error_responses import ShuttingDownError
+from aphrodited.api.error_responses import EngineUnavailableError, ShuttingDownError
 from aphrodited.api.served_model import ServedModel
 from aphrodited.interfaces import ModelFacts
 
@@ -81,30 +82,46 @@ class Admission:
         Raises ShuttingDownError, or EngineUnavailableError if no engine is due in time or the queue is full.
         """
         self.check_open()
+        return await self._wait(model, size, self._clock() + self._hold_timeout_s, is_new=True)
+
+    async def wait_to_resume(self, model: ServedModel, size: int, lost_at_s: float) -> ModelFacts:
+        """The same for a request that lost its engine at that instant; the end of new work does not concern it.
+
+        Raises EngineUnavailableError, also if an engine runs but the hold time is over.
+        """
+        until_s = lost_at_s + self._hold_timeout_s
+        if self._clock() >= until_s:
+            raise self._too_late(model)
+        return await self._wait(model, size, until_s, is_new=False)
+
+    async def _wait(self, model: ServedModel, size: int, until_s: float, *, is_new: bool) -> ModelFacts:
         if not model.client.is_running:
-            await self._enter(model, size)
+            await self._enter(model, size, until_s, is_new=is_new)
         facts = model.client.facts
         assert facts is not None, "a running engine has told its facts"
         return facts
 
-    async def _enter(self, model: ServedModel, size: int) -> None:
+    async def _enter(self, model: ServedModel, size: int, until_s: float, *, is_new: bool) -> None:
         if self.num_held >= self._max_held or self.held_bytes + size > MAX_HELD_BYTES:
             raise model.unavailable("too many requests wait for it already")
         self.num_held += 1
         self.held_bytes += size
         try:
-            await self._hold(model)
+            await self._hold(model, until_s, is_new=is_new)
         finally:
             self.num_held -= 1
             self.held_bytes -= size
 
-    async def _hold(self, model: ServedModel) -> None:
-        until_s = self._clock() + self._hold_timeout_s
+    async def _hold(self, model: ServedModel, until_s: float, *, is_new: bool) -> None:
         while True:
             left_s = until_s - self._clock()
             due_in_s = model.availability().due_in_s
             if due_in_s is None or due_in_s > left_s or left_s <= 0:
-                raise model.unavailable(f"no start is due within the {self._hold_timeout_s:g} s a request may wait")
+                raise self._too_late(model)
             if await model.client.wait_until_running(min(left_s, RECHECK_S)):
                 return
-            self.check_open()
+            if is_new:
+                self.check_open()
+
+    def _too_late(self, model: ServedModel) -> EngineUnavailableError:
+        return model.unavailable(f"no start is due within the {self._hold_timeout_s:g} s a request may wait")

@@ -23,6 +23,7 @@ from aphrodited.api.middleware import (
     request_ids,
 )
 from aphrodited.api.model_routes import get_model, list_models
+from aphrodited.api.resume import Resumer
 from aphrodited.api.served_model import ServedModel
 from aphrodited.api.sse import STALL_TIMEOUT_S
 from aphrodited.api.tokenize_routes import detokenize, tokenize
@@ -49,7 +50,8 @@ def create_app(
         middlewares.append(keys_required(keys))
     app = web.Application(middlewares=middlewares, client_max_size=api.max_body_size)
     app.on_response_prepare.append(add_headers)
-    generator = Generator(admission, metrics, api.keepalive_s, stall_timeout_s)
+    resumer = Resumer(admission, metrics, recovery)
+    generator = Generator(admission, metrics, resumer, api.keepalive_s, stall_timeout_s)
     app[CONTEXT] = Context(models, api, admission, generator, traffic, render_metrics)
     _add_routes(app)
     return app

@@ -35,7 +35,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     check_prompt(token_ids, params, facts, "messages")
 
     request_id = body.request_id or notes.request_id
-    plan = Plan(request_id, model, [token_ids], with_seeds(params, n), n, body.priority or 0)
+    plan = Plan(request_id, model, facts, [token_ids], with_seeds(params, n), n, body.priority or 0)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = Head(f"chatcmpl-{request_id}", model.name, facts.fingerprint)
     answer = ChatAnswer(head, tokenizer, include_usage, PromptScores(token_ids, tokenizer, body.prompt_logprobs))

@@ -44,7 +44,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
         choices += with_seeds(default_max_tokens(params, len(token_ids), facts), n)
 
     request_id = body.request_id or request[NOTES].request_id
-    plan = Plan(request_id, model, prompts, choices, n, body.priority or 0)
+    plan = Plan(request_id, model, facts, prompts, choices, n, body.priority or 0)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = Head(f"cmpl-{request_id}", model.name, facts.fingerprint)
     echoes = [_echo(prompt, tokenizer) if body.echo else "" for prompt in given for _ in range(n)]

@@ -10,15 +10,15 @@ from aiohttp import web
 from aphrodited.api.answers import encode_json
 from aphrodited.api.body import read_body
 from aphrodited.api.context import CONTEXT
-from aphrodited.api.encodings import EncodeOptions, Encodings
+from aphrodited.api.encodings import Encodings
 from aphrodited.api.notes import NOTES
 from aphrodited.api.openai_types import MAX_INPUTS, EmbeddingRequest
 from aphrodited.api.parameters import check_token_ids
 from aphrodited.api.prompts import given_prompts, work
-from aphrodited.errors import ContextLengthError, MQEngineDeadError, RequestError
+from aphrodited.errors import ContextLengthError, RequestError
 from aphrodited.interfaces import ModelFacts
 from aphrodited.outputs import EmbeddingOutput
-from aphrodited.request import Pooling
+from aphrodited.request import EncodeRequest, Pooling
 from aphrodited.tokenizer.tokenizer import Tokenizer
 
 MAX_NUMBERS = 4 * 1024**2
@@ -40,14 +40,15 @@ async def create_embeddings(request: web.Request) -> web.Response:
     metrics = context.generator.metrics
     notes.usage.num_prompt_tokens = sum(map(len, prompts))
     metrics.prompt_tokens(model.name, notes.usage.num_prompt_tokens)
-    options = EncodeOptions(body.pooling or Pooling.LAST, body.normalize is not False, body.priority or 0)
     write = _as_base64 if body.encoding_format == "base64" else _as_numbers
-    encodings = Encodings(model.client, prompts, body.request_id or notes.request_id, options, write)
-    try:
-        with context.admission.running(encodings):
-            written = await encodings.run()
-    except MQEngineDeadError as error:
-        raise model.died(error) from error
+    resumer = context.generator.resumer
+    encodings = Encodings(
+        _requests(body, prompts, body.request_id or notes.request_id),
+        lambda encode_request: resumer.encode(model, encode_request, facts),
+        write,
+    )
+    with context.admission.running(encodings):
+        written = await encodings.run()
     metrics.embeddings(model.name, len(written))
     return web.Response(
         body=_answer(written, model.name, notes.usage.num_prompt_tokens), content_type="application/json"
@@ -87,6 +88,15 @@ def _check(body: EmbeddingRequest, prompts: list[list[int]], facts: ModelFacts) 
             raise ContextLengthError(
                 f"input has a prompt of {len(token_ids)} tokens; the model takes {facts.max_model_len}", param="input"
             )
+
+
+def _requests(body: EmbeddingRequest, prompts: list[list[int]], request_id: str) -> list[EncodeRequest]:
+    labels = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
+    pooling, normalize, priority = body.pooling or Pooling.LAST, body.normalize is not False, body.priority or 0
+    return [
+        EncodeRequest(label, prompt, pooling, normalize, priority)
+        for label, prompt in zip(labels, prompts, strict=True)
+    ]
 
 
 def _as_numbers(index: int, output: EmbeddingOutput) -> bytes:

@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from aphrodited.interfaces import EngineClient
 from aphrodited.outputs import EmbeddingOutput
-from aphrodited.request import Pooling
+from aphrodited.request import EncodeRequest
 
 MAX_AT_ONCE = 64
 """Of one request, so that a large one neither fills the engine's queue nor keeps the others waiting."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodeOptions:
-    """See EncodeRequest."""
-
-    pooling: str = Pooling.LAST
-    normalize: bool = True
-    priority: int = 0
-
-
 class Encodings:
     """Used once, on one event loop.
 
+    encode: gets one prompt's embedding from an engine.
     write: what becomes of an embedding, called as soon as it is there, so that only its results pile up.
     """
 
     def __init__(
         self,
-        client: EngineClient,
-        prompts: Sequence[list[int]],
-        request_id: str,
-        options: EncodeOptions,
+        requests: Sequence[EncodeRequest],
+        encode: Callable[[EncodeRequest], Awaitable[EmbeddingOutput]],
         write: Callable[[int, EmbeddingOutput], bytes],
     ) -> None:
-        self._client = client
-        self._prompts = prompts
-        self._request_id = request_id
-        self._options = options
+        self._requests = requests
+        self._encode = encode
         self._write = write
         self._written: dict[int, bytes] = {}
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -51,12 +37,12 @@ class Encodings:
             self._failure.set_exception(error)
 
     async def run(self) -> list[bytes]:
-        """What was written for each prompt, in order.
+        """What was written for each request, in order.
 
         Raises the first error. Leaving by any way ends whatever is not finished.
         """
-        indices = iter(range(len(self._prompts)))
-        tasks = [asyncio.create_task(self._encode(indices)) for _ in range(min(MAX_AT_ONCE, len(self._prompts)))]
+        indices = iter(range(len(self._requests)))
+        tasks = [asyncio.create_task(self._work(indices)) for _ in range(min(MAX_AT_ONCE, len(self._requests)))]
         waiting: set[asyncio.Future[None]] = set(tasks)
         try:
             while waiting:
@@ -68,18 +54,9 @@ class Encodings:
             for future in (*tasks, self._failure):
                 future.cancel()
             await asyncio.gather(*tasks, self._failure, return_exceptions=True)
-        return [self._written[index] for index in range(len(self._prompts))]
+        return [self._written[index] for index in range(len(self._requests))]
 
-    async def _encode(self, indices: Iterator[int]) -> None:
-        """One prompt after the other, from an iterator that is shared with others."""
-        options = self._options
+    async def _work(self, indices: Iterator[int]) -> None:
+        """One request after the other, from an iterator that is shared with others."""
         for index in indices:
-            label = self._request_id if len(self._prompts) == 1 else f"{self._request_id}-{index}"
-            output = await self._client.encode(
-                self._prompts[index],
-                label,
-                pooling=options.pooling,
-                normalize=options.normalize,
-                priority=options.priority,
-            )
-            self._written[index] = self._write(index, output)
+            self._written[index] = self._write(index, await self._encode(self._requests[index]))

@@ -1,7 +1,7 @@
 """Runs one request's generations and writes its answer, streamed or whole.
 
     planned ──▶ held until the engine runs ──▶ running ──▶ answered
-                      │                          │
+                      │                          │  (resume carries it from engine to engine)
                       ▼                          ▼
                 plain HTTP error       plain error before the first byte, an error event after it
 
@@ -11,7 +11,7 @@ Leaving by any way, the client's disappearance (a cancelled handler) included, e
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -21,12 +21,14 @@ from aphrodited.api.answers import Answer, Usage
 from aphrodited.api.choices import Choices, Delta
 from aphrodited.api.error_responses import answer_for
 from aphrodited.api.notes import NOTES
+from aphrodited.api.resume import Resumer
 from aphrodited.api.served_model import ServedModel
 from aphrodited.api.sse import DONE, KEEP_ALIVE, STALL_TIMEOUT_S, EventStream
-from aphrodited.errors import MQEngineDeadError
+from aphrodited.interfaces import ModelFacts
 from aphrodited.log import get_logger
 from aphrodited.metrics import ApiMetrics
 from aphrodited.outputs import TokenLogprobs
+from aphrodited.request import GenerateRequest
 from aphrodited.sampling_params import SamplingParams
 
 log = get_logger()
@@ -34,22 +36,21 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request asks of the engine: choice i continues prompt i // n."""
+    """What a request asks of the engine: choice i continues prompt i // n.  facts: what it was checked against."""
 
     request_id: str
     model: ServedModel
+    facts: ModelFacts
     prompts: Sequence[list[int]]
     params: Sequence[SamplingParams]
     num_choices_per_prompt: int = 1
     priority: int = 0
 
-    def start(self) -> Choices:
-        generations = []
+    def requests(self) -> Iterator[GenerateRequest]:
+        """One for each choice."""
         for index, params in enumerate(self.params):
             label = self.request_id if len(self.params) == 1 else f"{self.request_id}-{index}"
-            prompt = self.prompts[index // self.num_choices_per_prompt]
-            generations.append(self.model.client.generate(prompt, params, label, priority=self.priority))
-        return Choices(generations)
+            yield GenerateRequest(label, self.prompts[index // self.num_choices_per_prompt], params, self.priority)
 
 
 @dataclass(slots=True)
@@ -92,8 +93,12 @@ class Generator:
 
     admission: Admission
     metrics: ApiMetrics
+    resumer: Resumer
     keepalive_s: float
     stall_timeout_s: float = STALL_TIMEOUT_S
+
+    def start(self, plan: Plan) -> Choices:
+        return Choices([self.resumer.generate(plan.model, request, plan.facts) for request in plan.requests()])
 
     def tally(self, plan: Plan, request: web.Request) -> Tally:
         notes = request[NOTES]
@@ -106,20 +111,17 @@ class Generator:
         logprobs: list[list[TokenLogprobs] | None] = [None] * len(plan.params)
         prompt_logprobs: list[list[TokenLogprobs] | None] = [None] * len(plan.params)
         endings: list[Delta | None] = [None] * len(plan.params)
-        try:
-            async with plan.start() as choices:
-                with self.admission.running(choices):
-                    while not choices.are_finished:
-                        deltas = await choices.take()
-                        tally.count(deltas)
-                        for delta in deltas:
-                            texts[delta.index] += delta.text
-                            logprobs[delta.index] = _joined(logprobs[delta.index], delta.logprobs)
-                            prompt_logprobs[delta.index] = delta.prompt_logprobs or prompt_logprobs[delta.index]
-                            if delta.finish_reason is not None:
-                                endings[delta.index] = delta
-        except MQEngineDeadError as error:
-            raise plan.model.died(error) from error
+        async with self.start(plan) as choices:
+            with self.admission.running(choices):
+                while not choices.are_finished:
+                    deltas = await choices.take()
+                    tally.count(deltas)
+                    for delta in deltas:
+                        texts[delta.index] += delta.text
+                        logprobs[delta.index] = _joined(logprobs[delta.index], delta.logprobs)
+                        prompt_logprobs[delta.index] = delta.prompt_logprobs or prompt_logprobs[delta.index]
+                        if delta.finish_reason is not None:
+                            endings[delta.index] = delta
         body = answer.whole(
             [
                 answer.choice(
@@ -144,7 +146,7 @@ class Generator:
         tally = self.tally(plan, request)
         stream = EventStream(request, self.stall_timeout_s)
         try:
-            async with plan.start() as choices:
+            async with self.start(plan) as choices:
                 with self.admission.running(choices):
                     await self._stream(stream, choices, answer, tally)
             tail = answer.chunks.usage(tally.usage) if include_usage else b""
@@ -153,10 +155,9 @@ class Generator:
         except ConnectionError:
             raise
         except Exception as error:
-            told: Exception = plan.model.died(error) if isinstance(error, MQEngineDeadError) else error
             if not stream.has_started:
-                raise told from error
-            failure = answer_for(told)
+                raise
+            failure = answer_for(error)
             request[NOTES].error_status = failure.status
             if failure.status == 500:
                 log.exception("stream_failed", request_id=plan.request_id, model=plan.model.name)

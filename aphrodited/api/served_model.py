@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from aphrodited.api.error_responses import EngineUnavailableError
-from aphrodited.errors import ModelNotFoundError, MQEngineDeadError, RequestError
+from aphrodited.errors import EngineError, ModelNotFoundError, MQEngineDeadError, RequestError
 from aphrodited.interfaces import EngineClient
 from aphrodited.tokenizer.tokenizer import Tokenizer
 
@@ -67,12 +67,16 @@ class ServedModel:
         retry_after_s = None if known.due_in_s is None else max(1.0, known.due_in_s)
         return EngineUnavailableError(f"{message}; {why}", code=code, retry_after_s=retry_after_s)
 
-    def died(self, error: MQEngineDeadError) -> EngineUnavailableError:
-        """The death of the engine that held a request, as it is told to its client."""
-        cause = f": {error.cause}" if error.cause and error.cause not in str(error) else ""
+    def died(self, error: EngineError, why: str = "") -> EngineUnavailableError:
+        """The end of the engine that held a request, as it is told to its client.  why: no other engine goes on with it."""
+        message = str(error)
+        if isinstance(error, MQEngineDeadError) and error.cause and error.cause not in message:
+            message = f"{message}: {error.cause}"
         due_in_s = self.availability().due_in_s
         return EngineUnavailableError(
-            f"{error}{cause}", code=error.code, retry_after_s=None if due_in_s is None else max(1.0, due_in_s)
+            f"{message}; {why}" if why else message,
+            code=error.code,
+            retry_after_s=None if due_in_s is None else max(1.0, due_in_s),
         )
 
 

@@ -30,7 +30,6 @@ def find_problems(config: Config, paths: DaemonPaths) -> Iterator[Complaint]:
     """All of them, in no particular order."""
     yield from _check_models(config)
     yield from _check_listeners(config)
-    yield from _check_recovery(config)
     for key, name in (("api.keys_file", config.api.keys_file), ("api.admin_keys_file", config.api.admin_keys_file)):
         if name is not None:
             yield from (Complaint(key, message) for message in _check_keys_file(Path(name)))
@@ -90,11 +89,6 @@ def _check_listeners(config: Config) -> Iterator[Complaint]:
             " (or api.allow_unauthenticated: true, if really anybody may use it)",
             ("api.keys_file", "api.allow_unauthenticated"),
         )
-
-
-def _check_recovery(config: Config) -> Iterator[Complaint]:
-    if config.recovery.on_engine_death == "resume":
-        yield Complaint("recovery.on_engine_death", f"resume {LATER}; set it to fail")
 
 
 def _check_keys_file(path: Path) -> Iterator[str]:

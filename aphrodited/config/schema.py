@@ -159,10 +159,13 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
 
     on_engine_death: Annotated[
         Literal["fail", "resume"],
-        doc("What running requests get when their engine dies; only fail in this version.", apply="api"),
-    ] = "fail"
+        doc("What running requests get when their engine dies: resume lets them go on in the next one, fail an error at once.", apply="api"),
+    ] = "resume"
+    max_resumes: Annotated[
+        int, doc("How often one request may go on in another engine.", apply="api", unit="engines", ge=1, le=1000)
+    ] = 20
     hold_timeout_s: Annotated[
-        float, doc("How long a new request waits for an engine that is about to start; 0 refuses at once.", apply="api", unit="seconds", ge=0, le=3600)
+        float, doc("How long a request, new or interrupted, waits for an engine that is about to start; 0 refuses at once.", apply="api", unit="seconds", ge=0, le=3600)
     ] = 60.0
     max_held_requests: Annotated[
         int, doc("Requests one API worker holds for an engine at most.", apply="api", unit="requests", ge=0)

@@ -1,10 +1,10 @@
 """Scheduler: which tokens of which sequences the next step computes, and what a step's tokens mean for them.
 
 A step is one flat batch: first one token of every decoding sequence, so that no long prompt freezes a running stream, then
-pieces of prompts as far as max_num_batched_tokens allows. Order is (priority, arrival). A sequence is admitted with
-blocks for all its tokens and needs one more per block_size tokens of output; if none is free, the running sequence that
-ranks last gives up its blocks and waits to be computed again. The first in rank is never robbed, so somebody always
-gets on, and everybody ends. Knows no tensors, no text, no clock.
+pieces of prompts as far as max_num_batched_tokens allows. Order is by priority, answers that another engine began before
+new ones, then by arrival. A sequence is admitted with blocks for all its tokens and needs one more per block_size tokens
+of output; if none is free, the running sequence that ranks last gives up its blocks and waits to be computed again. The
+first in rank is never robbed, so somebody always gets on, and everybody ends. Knows no tensors, no text, no clock.
 
 A sequence with a grammar waits aside until that is compiled, and has `follow_grammars` end it when the grammar ends or
 fails. If what may come next is not known in time, its step is not held up: the sequence computes its last token again.
@@ -79,7 +79,7 @@ _NOT_FINITE = (
 )
 
 
-def _rank(sequence: Sequence) -> tuple[int, int]:
+def _rank(sequence: Sequence) -> tuple[int, int, int, int]:
     return sequence.rank
 
 

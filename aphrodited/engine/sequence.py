@@ -78,7 +78,8 @@ class Sequence:
         self.params = params
         self.pooler = pooler
         self.seed = seed
-        self.rank = (request.priority, arrival)  # lower runs first; unique
+        # Lower runs first; unique. Interrupted answers go on before new ones begin, the shortest first.
+        self.rank = (request.priority, not num_replayed, len(request.prompt_token_ids) if num_replayed else 0, arrival)
         self.status = SequenceStatus.WAITING
         self.token_ids = array("q", request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)

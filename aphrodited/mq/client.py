@@ -10,6 +10,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -21,8 +22,9 @@ from aphrodited.mq.connection import Connection
 from aphrodited.mq.follower import EngineFollower
 from aphrodited.mq.inflight import copy_of
 from aphrodited.outputs import EmbeddingOutput, RequestOutput
-from aphrodited.request import EncodeRequest, GenerateRequest, Pooling
+from aphrodited.request import EncodeRequest, EngineRequest, GenerateRequest, Pooling
 from aphrodited.sampling_params import SamplingParams
+from aphrodited.streams import TokenStream
 from aphrodited.tokenizer.detokenizer import OutputBuilder
 from aphrodited.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
@@ -132,15 +134,20 @@ class MQAphroditeEngineClient:
     ) -> AsyncIterator[RequestOutput]:
         sampling_params.validate()
         text, token_ids = await self._tokenize(prompt)
-        connection = await self._connected()
-        stream = connection.submit(GenerateRequest(request_id, token_ids, sampling_params, priority))
-        try:
-            builder = OutputBuilder(request_id, text, token_ids, sampling_params, self._tokenizer)
+        builder = OutputBuilder(request_id, text, token_ids, sampling_params, self._tokenizer)
+        async with self.open(GenerateRequest(request_id, token_ids, sampling_params, priority)) as stream:
             while True:
                 answer = builder.add(await stream.get())
                 yield answer
                 if answer.finished:
                     return
+
+    @asynccontextmanager
+    async def open(self, request: EngineRequest) -> AsyncIterator[TokenStream]:
+        connection = await self._connected()
+        stream = connection.submit(request)
+        try:
+            yield stream
         finally:
             connection.release(stream)
 
@@ -154,12 +161,8 @@ class MQAphroditeEngineClient:
         priority: int = 0,
     ) -> EmbeddingOutput:
         _, token_ids = await self._tokenize(prompt)
-        connection = await self._connected()
-        stream = connection.submit(EncodeRequest(request_id, token_ids, pooling, normalize, priority))
-        try:
+        async with self.open(EncodeRequest(request_id, token_ids, pooling, normalize, priority)) as stream:
             return await stream.embedding(token_ids)
-        finally:
-            connection.release(stream)
 
     async def abort(self, request_id: str) -> None:
         for connection in self._start().connections:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from aphrodited.errors import ContextLengthError, EngineError, OutputLostError, QueueFullError, RequestError
+from aphrodited.errors import (
+    ContextLengthError,
+    EngineError,
+    EngineStoppingError,
+    OutputLostError,
+    QueueFullError,
+    RequestError,
+)
 from aphrodited.mq.messages import NUMBER_MASK, RequestFailed, StepOutputs
 from aphrodited.outputs import FinishReason, TokenOutput
 from aphrodited.streams import TokenStream
@@ -88,6 +95,8 @@ def copy_of(error: EngineError) -> EngineError:
 
 def _error_of(message: RequestFailed) -> RequestError | EngineError:
     if message.http_status >= 500:
+        if message.code == EngineStoppingError.code:
+            return EngineStoppingError(message.message)
         engine_error = EngineError(message.message)
         engine_error.code, engine_error.http_status = message.code, message.http_status
         return engine_error

@@ -90,6 +90,11 @@ class OutputBuilder:
         return self._finished
 
     @property
+    def token_ids(self) -> list[int]:
+        """Every token so far, shown or held back; it grows with each `add`."""
+        return self._token_ids
+
+    @property
     def stopped_by_string(self) -> bool:
         """A stop string ended the answer: the engine does not know, and must be told to abort the sequence."""
         return self._stopped_by_string

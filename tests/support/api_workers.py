@@ -96,7 +96,7 @@ def api_workers(
 ) -> Iterator[ApiWorkers]:
     """Workers attached to a running engine; everything is killed and removed at the end."""
     with engine_process(step_s=step_s) as engine:
-        workers = ApiWorkers(engine, num_workers, api or ApiConfig(), recovery or RecoveryConfig())
+        workers = ApiWorkers(engine, num_workers, api or ApiConfig(), recovery or RecoveryConfig(on_engine_death="fail"))
         try:
             engine.start_and_wait()
             workers.wait_ready()

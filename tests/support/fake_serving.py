@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aphrodited.errors import EngineStartingError, MQEngineDeadError, RequestError
 from aphrodited.interfaces import ModelFacts, PromptInput
-from aphrodited.outputs import CompletionOutput, EmbeddingOutput, FinishReason, RequestOutput, TokenLogprobs
+from aphrodited.outputs import EmbeddingOutput, FinishReason, TokenLogprobs, TokenOutput
+from aphrodited.request import GenerateRequest
 from aphrodited.sampling_params import SamplingParams
 
 VOCAB_SIZE = 0x500
@@ -34,8 +36,13 @@ class FakeTokenizer:
     def is_special(self, token_id: int) -> bool:
         return token_id <= 2
 
+    begins_with_space = False
+
     def token_bytes(self, token_id: int) -> bytes:
         return chr(token_id).encode()
+
+    def text_bytes(self, token_id: int, skip_special_tokens: bool) -> bytes:
+        return self.decode([token_id], skip_special_tokens=skip_special_tokens).encode()
 
     def encode_chat(
         self,
@@ -53,7 +60,7 @@ class FakeTokenizer:
 
 
 class FakeEngineClient:
-    """See the module. `calls` holds what generate was given; `aborted` the labels that were left unfinished."""
+    """See the module. `requests` and `calls` hold what it was given; `aborted` the labels that were left unfinished."""
 
     def __init__(self, answer: str = "Paris.") -> None:
         self.answer = answer
@@ -74,11 +81,16 @@ class FakeEngineClient:
         self.gate.set()
         self.gate_after = 0
         self.started = asyncio.Event()
-        self.calls: list[tuple[PromptInput, SamplingParams, str, int]] = []
+        self.calls: list[tuple[list[int], SamplingParams, str, int]] = []
+        self.requests: list[GenerateRequest] = []
         self.aborted: list[str] = []
         self.num_open = 0
         self.max_open = 0
         self.encode_calls: list[tuple[list[int], str, str, bool, int]] = []
+
+    def fail(self) -> BaseException:
+        """What the engine ends with, `die_after` tokens into an answer."""
+        return self.failure
 
     async def wait_until_running(self, timeout_s: float) -> bool:
         until_s = asyncio.get_running_loop().time() + timeout_s
@@ -86,55 +98,23 @@ class FakeEngineClient:
             await asyncio.sleep(0.005)
         return self.is_running
 
-    async def generate(
-        self, prompt: PromptInput, sampling_params: SamplingParams, request_id: str, *, priority: int = 0
-    ) -> AsyncIterator[RequestOutput]:
-        self.calls.append((prompt, sampling_params, request_id, priority))
+    @asynccontextmanager
+    async def open(self, request: GenerateRequest) -> AsyncIterator[FakeSource]:
+        self.requests.append(request)
+        params = request.sampling_params
+        self.calls.append((request.prompt_token_ids, params, request.request_id, request.priority))
         if self.refusal is not None:
             raise self.refusal
         if not self.is_running:
             raise EngineStartingError("no engine yet", retry_after_s=3)
-        assert isinstance(prompt, list)
         self.num_open += 1
-        finished = False
+        source = FakeSource(self, request)
         try:
-            async for output in self._outputs(prompt, sampling_params, request_id):
-                finished = output.finished
-                yield output
+            yield source
         finally:
             self.num_open -= 1
-            if not finished:
-                self.aborted.append(request_id)
-
-    async def _outputs(
-        self, prompt: list[int], params: SamplingParams, request_id: str
-    ) -> AsyncIterator[RequestOutput]:
-        text = self.answer[: params.max_tokens]
-        reason = FinishReason.LENGTH if len(text) < len(self.answer) else self.finish_reason
-        choice = CompletionOutput()
-        for position, character in enumerate(text):
-            if position == self.gate_after:
-                self.started.set()
-                await self.gate.wait()
-            if position == self.die_after:
-                raise self.failure
-            await asyncio.sleep(self.pause_s)
-            choice.new_text, choice.new_token_ids = character, [ord(character)]
-            choice.text += character
-            choice.new_logprobs = None if params.logprobs is None else [_logprobs(ord(character), params.logprobs)]
-            is_last = position == len(text) - 1
-            choice.finish_reason = reason if is_last else None
-            yield RequestOutput(
-                request_id,
-                None,
-                prompt,
-                [choice],
-                finished=is_last,
-                num_cached_tokens=16,
-                prompt_logprobs=None
-                if params.prompt_logprobs is None
-                else [_logprobs(token_id, params.prompt_logprobs) for token_id in prompt[1:]],
-            )
+            if not source.has_finished:
+                self.aborted.append(request.request_id)
 
     async def encode(
         self,
@@ -176,6 +156,41 @@ class FakeEngineClient:
 
     def close(self) -> None:
         self.is_running = False
+
+
+class FakeSource:
+    """The outputs of one request: a token for each character of the answer, those that are replayed left out."""
+
+    def __init__(self, engine: FakeEngineClient, request: GenerateRequest) -> None:
+        self._engine = engine
+        self._request = request
+        self._position = request.num_replayed
+        self.has_finished = False
+
+    async def get(self) -> TokenOutput:
+        engine, params, position = self._engine, self._request.sampling_params, self._position
+        text = engine.answer[: params.max_tokens]
+        reason = FinishReason.LENGTH if len(text) < len(engine.answer) else engine.finish_reason
+        if position >= engine.gate_after:
+            engine.started.set()
+            await engine.gate.wait()
+        if position == engine.die_after:
+            raise engine.fail()
+        await asyncio.sleep(engine.pause_s)
+        token_id = ord(text[position])
+        self._position += 1
+        self.has_finished = self._position == len(text)
+        is_first = position == self._request.num_replayed
+        return TokenOutput(
+            1,
+            [token_id],
+            reason if self.has_finished else None,
+            logprobs=None if params.logprobs is None else [_logprobs(token_id, params.logprobs)],
+            num_cached_tokens=16 if is_first else 0,
+            prompt_logprobs=[_logprobs(token, params.prompt_logprobs) for token in self._request.prompt_token_ids[1:]]
+            if is_first and params.prompt_logprobs is not None
+            else None,
+        )
 
 
 def _logprobs(token_id: int, num_top: int) -> TokenLogprobs:

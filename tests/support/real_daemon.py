@@ -30,7 +30,7 @@ models:
 {models}
 api: {{port: 0, workers: 2, drain_timeout_s: 3}}
 monitor: {{port: 0, interval_s: 0.2}}
-recovery: {{hang_min_s: 2, loop_hang_s: 3, ladder_step_s: 0.5, strike_delay_s: 0.2, hold_timeout_s: 20, engine_stop_timeout_s: 4, max_deaths: 100{recovery}}}
+recovery: {{on_engine_death: {on_death}, hang_min_s: 2, loop_hang_s: 3, ladder_step_s: 0.5, strike_delay_s: 0.2, hold_timeout_s: 20, engine_stop_timeout_s: 4, max_deaths: 100{recovery}}}
 paths: {{runtime_dir: {folder}/run, state_dir: {folder}/state}}
 """
 
@@ -38,20 +38,31 @@ paths: {{runtime_dir: {folder}/run, state_dir: {folder}/state}}
 class RealDaemon(Daemon):
     """models: names, each of a null engine with a tiny tokenizer. step_s: seconds each of its steps takes.
 
-    embedded: further models by name and path, of the real engine.
+    on_death: recovery.on_engine_death.  embedded: further models by name and path, of the real engine.  standby: of each model.
     """
 
     def __init__(
-        self, *models: str, step_s: float = 0.01, recovery: str = "", embedded: dict[str, Path] | None = None
+        self,
+        *models: str,
+        step_s: float = 0.01,
+        recovery: str = "",
+        on_death: str = "fail",
+        embedded: dict[str, Path] | None = None,
+        standby: int = 0,
     ) -> None:
         super().__init__("", REAL_DAEMON)
         self.models = models or ("tiny",)
         lines = [
-            f'  - {{name: {name}, path: {self.write_model(name, step_s)}, backend: "null"}}' for name in self.models
+            f'  - {{name: {name}, path: {self.write_model(name, step_s)}, backend: "null", standby: {standby}}}'
+            for name in self.models
         ]
-        lines += [f"  - {{name: {name}, path: {path}}}" for name, path in (embedded or {}).items()]
+        lines += [
+            f"  - {{name: {name}, path: {path}, standby: {standby}}}" for name, path in (embedded or {}).items()
+        ]
         recovery = f", {recovery}" if recovery else ""
-        self.config.write_text(CONFIG.format(models="\n".join(lines), folder=self.folder, recovery=recovery))
+        self.config.write_text(
+            CONFIG.format(models="\n".join(lines), folder=self.folder, on_death=on_death, recovery=recovery)
+        )
 
     def write_model(self, name: str, step_s: float = 0.0) -> Path:
         path = write_tiny_tokenizer(self.folder / "models" / name)

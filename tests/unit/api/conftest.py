@@ -23,7 +23,7 @@ class Stage:
             "fake/model": ServedModel("fake/model", self.engine, FakeTokenizer(), lambda: self.expected)
         }
         self.api = ApiConfig(max_body_size=65536, max_choices=4, keepalive_s=1)
-        self.recovery = RecoveryConfig(hold_timeout_s=5, max_held_requests=2)
+        self.recovery = RecoveryConfig(on_engine_death="fail", hold_timeout_s=5, max_held_requests=2)
         self.keys = None
         self.stall_timeout_s = 0.3
         self.app = None

@@ -77,13 +77,13 @@ async def test_a_bad_request_is_refused_while_there_is_no_engine(client, stage):
 async def test_an_engine_that_goes_between_hold_and_start_is_a_503(client, stage):
     stage.engine.refusal = None
     stage.engine.is_running = True
-    original = stage.engine.generate
+    original = stage.engine.open
 
-    def generate(*arguments, **options):
+    def open_(*arguments, **options):
         stage.engine.is_running = False
         return original(*arguments, **options)
 
-    stage.engine.generate = generate
+    stage.engine.open = open_
     response = await client.post(URL, json={"prompt": "a"})
     assert response.status == 503
     assert (await response.json())["error"]["code"] == "ENGINE_STARTING"

@@ -87,14 +87,12 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(write: Write) -> Non
         "api:\n"
         "  port: 70000\n"
         "  workers: many\n"
-        "recovery: {on_engine_death: resume}\n"
     )
     assert heads(path) == [
         "a.yaml:5:7: models[0].engine.max_num_seq: unknown key; did you mean max_num_seqs?",
         "a.yaml:6:19: models[0].engine.block_size: expected a power of two, found 12",
         "a.yaml:8:9: api.port: expected an integer from 0 to 65535, found the number 70000",
         "a.yaml:9:12: api.workers: expected an integer from 1 to 64, found the text 'many'",
-        "a.yaml:10:29: recovery.on_engine_death: resume comes with a later version; set it to fail",
     ]
 
 
