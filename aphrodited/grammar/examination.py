@@ -36,7 +36,7 @@ class Examination:
         self, model_path: Path, vocab_size: int, eos_token_ids: Sequence[int], *, limit_s: float
     ) -> None:
         eos = ",".join(map(str, eos_token_ids))
-        self._command = [sys.executable, "-m", "aphrodited.grammar.examiner", str(model_path), str(vocab_size), eos]
+        self._command = [sys.executable, "-P", "-m", "aphrodited.grammar.examiner", str(model_path), str(vocab_size), eos]
         self._limit_s = limit_s
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ready = False

@@ -74,6 +74,20 @@ async def test_a_request_that_failed_alone_raises(stream: TokenStream) -> None:
     assert failed.value.code == "not_finite"
 
 
+async def test_a_failure_names_the_field_it_concerns(stream: TokenStream) -> None:
+    stream.put(TokenOutput(1, [], FinishReason.ERROR, error=("code", "wrong"), error_param="response_format"))
+    with pytest.raises(RequestError) as caught:
+        await stream.get()
+    assert (caught.value.param, caught.value.code) == ("response_format", "code")
+
+
+async def test_the_prompts_logprobs_stay_when_outputs_are_joined(stream: TokenStream) -> None:
+    scores = [TokenLogprobs(5, -0.5, 1, [], [])]
+    stream.put(TokenOutput(1, [7], prompt_logprobs=scores))
+    stream.put(token(8))
+    assert (await stream.get()).prompt_logprobs == scores
+
+
 async def test_an_unread_stream_is_bounded(stream: TokenStream) -> None:
     assert all(stream.put(token(i)) for i in range(4))
     assert not stream.put(token(4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 import zmq
 
@@ -20,7 +21,7 @@ from aphrodited.mq.messages import (
     RequestFailed,
     StepOutputs,
 )
-from aphrodited.outputs import FinishReason, TokenOutput
+from aphrodited.outputs import FinishReason, TokenLogprobs, TokenOutput
 from aphrodited.paths import ModelPaths
 from aphrodited.procfs import process_start_ticks
 from tests.support.engine_process import wait_blocking
@@ -116,6 +117,14 @@ def test_embeddings_too_large_for_one_frame_come_in_several(rig: Rig) -> None:
     client = rig.table.find("a")
     assert client is not None
     assert not client.numbers
+
+
+def test_a_prompts_logprobs_end_their_frame(rig: Rig) -> None:
+    a = rig.connect("a")
+    add(rig, "a", 1, 2, 3)
+    scored = msgspec.structs.replace(token(2, 20), prompt_logprobs=[TokenLogprobs(5, -0.5, 1, [], [])])
+    rig.table.send_outputs([token(1, 10), scored, token(3, 30)])
+    assert [read(a), read(a)] == [StepOutputs(0, [token(1, 10), scored]), StepOutputs(1, [token(3, 30)])]
 
 
 def test_frames_and_failures_share_one_numbering(rig: Rig) -> None:

@@ -219,3 +219,10 @@ def test_how_tokens_are_grouped_into_steps_makes_no_difference(ids: list[int], c
         whole.finish_reason,
         whole.stop_reason,
     )
+
+
+def test_a_prompts_logprobs_come_with_every_answer_from_the_first_on() -> None:
+    made = builder()
+    scores = [TokenLogprobs(5, -0.5, 1, [], [])]
+    answers = [made.add(output([70], prompt_logprobs=scores)), made.add(output([71]))]
+    assert [answer.prompt_logprobs for answer in answers] == [scores, scores]
