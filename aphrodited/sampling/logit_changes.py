@@ -25,7 +25,7 @@ from aphrodited.sampling.sampled import SamplingRow
 
 
 def change_logits(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
-    """Change logits [R, V] in place, one SamplingRow for each row."""
+    """Change contiguous logits [R, V] in place, one SamplingRow for each row."""
     _penalise(logits, [(i, row) for i, row in enumerate(rows) if row.rules is not None and row.rules.counts is not None])
     _bias(logits, [(i, row) for i, row in enumerate(rows) if row.rules is not None and len(row.rules.bias)])
     _restrict(logits, [(i, row) for i, row in enumerate(rows) if row.allowed is not None])
@@ -35,30 +35,33 @@ def change_logits(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
 def _penalise(logits: Tensor, rows: list[tuple[int, SamplingRow]]) -> None:
     if not rows:
         return
-    all_counts = [row.rules.counts for _, row in rows if row.rules is not None and row.rules.counts is not None]
-    lengths = [len(counts.ids) for counts in all_counts]
+    seen = [row.rules.counts for _, row in rows if row.rules is not None and row.rules.counts is not None]
+    lengths = [len(counts.ids) for counts in seen]
+    counts = np.concatenate([each.counts for each in seen])
 
-    def spread(values: list[float]) -> Tensor:
-        return torch.from_numpy(np.repeat(np.array(values, dtype=np.float32), lengths)).to(logits.device)
+    def spread(values: list[float]) -> NDArray[np.float32]:
+        return np.repeat(np.array(values, dtype=np.float32), lengths)
 
-    row_ids, token_ids = _places(rows, lengths, [counts.ids for counts in all_counts], logits)
-    counts = torch.from_numpy(np.concatenate([counts.counts for counts in all_counts])).to(logits.device)
-    repetition = spread([row.params.repetition_penalty for _, row in rows])
-    frequency = spread([row.params.frequency_penalty for _, row in rows])
-    presence = spread([row.params.presence_penalty for _, row in rows])
-    values = logits[row_ids, token_ids]
+    frequency = spread([row.params.frequency_penalty for _, row in rows]) * counts
+    presence = spread([row.params.presence_penalty for _, row in rows]) * (counts > 0)
+    repetition = torch.from_numpy(spread([row.params.repetition_penalty for _, row in rows])).to(logits.device)
+    places = _places(logits, [i for i, _ in rows], [each.ids for each in seen])
+    flat = logits.view(-1)
+    values = flat[places]
     values = torch.where(values > 0, values / repetition, values * repetition)
-    values -= frequency * counts
-    values -= torch.where(counts > 0, presence, 0.0)
-    logits[row_ids, token_ids] = values
+    values -= torch.from_numpy(frequency).to(logits.device)
+    values -= torch.from_numpy(presence).to(logits.device)
+    flat.scatter_(0, places, values)
 
 
 def _bias(logits: Tensor, rows: list[tuple[int, SamplingRow]]) -> None:
     if not rows:
         return
     rules = [row.rules for _, row in rows if row.rules is not None]
-    row_ids, token_ids = _places(rows, [len(r.bias) for r in rules], [r.bias_ids for r in rules], logits)
-    logits[row_ids, token_ids] += torch.from_numpy(np.concatenate([r.bias for r in rules])).to(logits.device)
+    places = _places(logits, [i for i, _ in rows], [each.bias_ids for each in rules])
+    bias = torch.from_numpy(np.concatenate([each.bias for each in rules])).to(logits.device)
+    flat = logits.view(-1)
+    flat.scatter_(0, places, flat[places] + bias)
 
 
 def _restrict(logits: Tensor, rows: list[tuple[int, SamplingRow]]) -> None:
@@ -79,9 +82,7 @@ def _forbid(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
         logits[row_ids, [token_id for row in rows for token_id in row.forbidden_token_ids]] = -torch.inf
 
 
-def _places(
-    rows: list[tuple[int, SamplingRow]], lengths: list[int], token_ids: list[NDArray[np.int64]], like: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The row and the token of each of sum(lengths) logits."""
-    row_ids = np.repeat(np.array([i for i, _ in rows]), lengths)
-    return torch.from_numpy(row_ids).to(like.device), torch.from_numpy(np.concatenate(token_ids)).to(like.device)
+def _places(logits: Tensor, row_ids: list[int], token_ids: list[NDArray[np.int64]]) -> Tensor:
+    """Where in the flat logits each row's tokens are; none is named twice."""
+    places = np.concatenate([ids + row * logits.shape[1] for row, ids in zip(row_ids, token_ids, strict=True)])
+    return torch.from_numpy(places).to(logits.device)
