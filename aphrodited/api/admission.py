@@ -7,12 +7,14 @@ that have lost their engine.
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from aphrodited.api.error_responses import EngineUnavailableError, ShuttingDownError
+from aphrodited.api.error_responses import DeadlineExceededError, EngineUnavailableError, ShuttingDownError
 from aphrodited.api.served_model import ServedModel
 from aphrodited.interfaces import ModelFacts
 
@@ -33,9 +35,14 @@ class Admission:
     """The generations of this worker: those held, those running, and the order to stop."""
 
     def __init__(
-        self, hold_timeout_s: float, max_held: int, clock: Callable[[], float] = time.monotonic
+        self,
+        hold_timeout_s: float,
+        max_held: int,
+        deadline_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hold_timeout_s = hold_timeout_s
+        self._deadline_s = deadline_s or math.inf
         self._max_held = max_held
         self._clock = clock
         self._running: set[Running] = set()
@@ -68,21 +75,35 @@ class Admission:
             raise ShuttingDownError("The server is shutting down")
 
     @contextmanager
-    def running(self, work: Running) -> Iterator[None]:
-        """Count `work` as running for the length of the block."""
+    def running(self, work: Running, arrived_at_s: float) -> Iterator[None]:
+        """Count `work` as running for the length of the block. It fails at the deadline, whatever engine it is in."""
         self._running.add(work)
+        left_s = arrived_at_s + self._deadline_s - self._clock()
+        timer = None
+        if left_s < math.inf:
+            timer = asyncio.get_running_loop().call_later(left_s, work.fail, self._overdue())
         try:
             yield
         finally:
             self._running.discard(work)
+            if timer is not None:
+                timer.cancel()
 
-    async def wait_for_engine(self, model: ServedModel, size: int) -> ModelFacts:
+    async def wait_for_engine(self, model: ServedModel, size: int, arrived_at_s: float) -> ModelFacts:
         """Return the model's facts as soon as its engine takes requests; `size` is the request's in bytes.
 
-        Raises ShuttingDownError, or EngineUnavailableError if no engine is due in time or the queue is full.
+        Raises ShuttingDownError, DeadlineExceededError, or EngineUnavailableError if no engine is due in time or the
+        queue is full.
         """
         self.check_open()
-        return await self._wait(model, size, self._clock() + self._hold_timeout_s, is_new=True)
+        deadline_at_s = arrived_at_s + self._deadline_s
+        until_s = self._clock() + self._hold_timeout_s
+        try:
+            return await self._wait(model, size, min(until_s, deadline_at_s), is_new=True)
+        except EngineUnavailableError as error:
+            if self._clock() >= deadline_at_s:
+                raise self._overdue() from error
+            raise
 
     async def wait_to_resume(self, model: ServedModel, size: int, lost_at_s: float) -> ModelFacts:
         """The same for a request that lost its engine at that instant; the end of new work does not concern it.
@@ -125,3 +146,6 @@ class Admission:
 
     def _too_late(self, model: ServedModel) -> EngineUnavailableError:
         return model.unavailable(f"no start is due within the {self._hold_timeout_s:g} s a request may wait")
+
+    def _overdue(self) -> DeadlineExceededError:
+        return DeadlineExceededError(f"The answer was not finished within the {self._deadline_s:g} s that it may take")

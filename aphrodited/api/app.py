@@ -44,7 +44,7 @@ def create_app(
     """The application of one worker. Run it with handler_cancellation=True, or clients that leave go unnoticed."""
     metrics = metrics or ApiMetrics()
     traffic = Traffic()
-    admission = Admission(recovery.hold_timeout_s, recovery.max_held_requests)
+    admission = Admission(recovery.hold_timeout_s, recovery.max_held_requests, api.deadline_s)
     middlewares = [request_ids(), accounts(metrics, traffic), errors_as_json()]
     if keys is not None:
         middlewares.append(keys_required(keys))

@@ -31,7 +31,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     notes = request[NOTES]
     tools = None if body.tool_choice == "none" else body.tools
     token_ids = await chat_prompt(body, tools, tokenizer, notes.body_size)
-    facts = await context.admission.wait_for_engine(model, notes.body_size)
+    facts = await context.admission.wait_for_engine(model, notes.body_size, notes.arrived_at_s)
     check_prompt(token_ids, params, facts, "messages")
 
     request_id = body.request_id or notes.request_id

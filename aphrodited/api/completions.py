@@ -37,13 +37,14 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     tokenizer = model.usable_tokenizer()
     params = await with_bad_words(params, body.bad_words, tokenizer)
     prompts = [await _token_ids(prompt, tokenizer, body.add_special_tokens is not False) for prompt in given]
-    facts = await context.admission.wait_for_engine(model, request[NOTES].body_size)
+    notes = request[NOTES]
+    facts = await context.admission.wait_for_engine(model, notes.body_size, notes.arrived_at_s)
     choices = []
     for token_ids in prompts:
         check_prompt(token_ids, params, facts, "prompt")
         choices += with_seeds(default_max_tokens(params, len(token_ids), facts), n)
 
-    request_id = body.request_id or request[NOTES].request_id
+    request_id = body.request_id or notes.request_id
     plan = Plan(request_id, model, facts, prompts, choices, n, body.priority or 0)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = Head(f"cmpl-{request_id}", model.name, facts.fingerprint)

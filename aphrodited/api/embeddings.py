@@ -34,7 +34,7 @@ async def create_embeddings(request: web.Request) -> web.Response:
     notes = request[NOTES]
     model = context.choose(request, body.model)
     prompts = await _token_ids(body, model.usable_tokenizer())
-    facts = await context.admission.wait_for_engine(model, notes.body_size)
+    facts = await context.admission.wait_for_engine(model, notes.body_size, notes.arrived_at_s)
     _check(body, prompts, facts)
 
     metrics = context.generator.metrics
@@ -47,7 +47,7 @@ async def create_embeddings(request: web.Request) -> web.Response:
         lambda encode_request: resumer.encode(model, encode_request, facts),
         write,
     )
-    with context.admission.running(encodings):
+    with context.admission.running(encodings, notes.arrived_at_s):
         written = await encodings.run()
     metrics.embeddings(model.name, len(written))
     return web.Response(

@@ -53,6 +53,13 @@ class RequestTimeoutError(RequestError):
     http_status = 408
 
 
+class DeadlineExceededError(RequestError):
+    """The answer was not finished within `api.deadline_s` of the request's arrival."""
+
+    code = "DEADLINE_EXCEEDED"
+    http_status = 504
+
+
 class EngineUnavailableError(EngineError):
     """No engine takes requests and none is due soon enough. retry_after_s: None if none is due at all."""
 

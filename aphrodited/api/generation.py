@@ -112,7 +112,7 @@ class Generator:
         prompt_logprobs: list[list[TokenLogprobs] | None] = [None] * len(plan.params)
         endings: list[Delta | None] = [None] * len(plan.params)
         async with self.start(plan) as choices:
-            with self.admission.running(choices):
+            with self.admission.running(choices, tally.arrived_at_s):
                 while not choices.are_finished:
                     deltas = await choices.take()
                     tally.count(deltas)
@@ -147,7 +147,7 @@ class Generator:
         stream = EventStream(request, self.stall_timeout_s)
         try:
             async with self.start(plan) as choices:
-                with self.admission.running(choices):
+                with self.admission.running(choices, tally.arrived_at_s):
                     await self._stream(stream, choices, answer, tally)
             tail = answer.chunks.usage(tally.usage) if include_usage else b""
             await stream.send(tail + DONE)

@@ -136,6 +136,9 @@ class MqConfig(msgspec.Struct, frozen=True):
     heartbeat_s: Annotated[
         float, doc("Pause between the heartbeats an engine publishes.", apply="daemon", unit="seconds", ge=0.05, le=60)
     ] = 1.0
+    deadline_s: Annotated[
+        float, doc("Longest time from a request's arrival to the end of its answer, after which it ends with 504; 0 is no limit.", apply="api", unit="seconds", ge=0)
+    ] = 0.0
     async_sockets: Annotated[
         bool, doc("Send a step's outputs from a thread, while the next step computes.", apply="engine")
     ] = True

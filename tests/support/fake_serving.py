@@ -74,6 +74,9 @@ class FakeEngineClient:
         self.dead_error: BaseException = MQEngineDeadError("the engine died", cause="killed by a test")
         self.refusal: BaseException | None = None
         self.die_after: int | None = None
+        self.deaths: list[int] = []  # where in an answer each life of the engine ends; every open request gets `failure`
+        self.generation = 1
+        self.has_successor = True  # another engine runs as soon as this one has died
         self.failure: BaseException = self.dead_error
         self.finish_reason = FinishReason.STOP
         self.pause_s = 0.0
@@ -87,10 +90,6 @@ class FakeEngineClient:
         self.num_open = 0
         self.max_open = 0
         self.encode_calls: list[tuple[list[int], str, str, bool, int]] = []
-
-    def fail(self) -> BaseException:
-        """What the engine ends with, `die_after` tokens into an answer."""
-        return self.failure
 
     async def wait_until_running(self, timeout_s: float) -> bool:
         until_s = asyncio.get_running_loop().time() + timeout_s
@@ -165,6 +164,7 @@ class FakeSource:
         self._engine = engine
         self._request = request
         self._position = request.num_replayed
+        self._generation = engine.generation
         self.has_finished = False
 
     async def get(self) -> TokenOutput:
@@ -175,8 +175,14 @@ class FakeSource:
             engine.started.set()
             await engine.gate.wait()
         if position == engine.die_after:
-            raise engine.fail()
+            raise engine.failure
         await asyncio.sleep(engine.pause_s)
+        if self._generation == engine.generation and engine.deaths and position == engine.deaths[0]:
+            engine.deaths.pop(0)
+            engine.generation += 1
+            engine.is_running = engine.has_successor
+        if self._generation != engine.generation:
+            raise engine.failure
         token_id = ord(text[position])
         self._position += 1
         self.has_finished = self._position == len(text)
