@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from aphrodited.page import read_page
+from aphrodited.page import Phase, read_page
 from aphrodited.paths import engine_program
 from tests.support.daemons import wait_until
-from tests.support.real_daemon import RealDaemon, real_daemon
+from tests.support.real_daemon import MARKER, RealDaemon, real_daemon
 
 ENGINE = engine_program("tiny", 0)
+SLOW = 3
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -102,3 +103,35 @@ def test_streams_and_whole_answers_go_on_in_the_next_engine(daemon: RealDaemon, 
 def _num_running(daemon: RealDaemon) -> int:
     page = read_page(daemon.paths.page(ENGINE))
     return page.num_running if page is not None else 0
+
+
+def test_an_engine_that_is_restarted_hands_over_what_it_could_not_finish(daemon: RealDaemon) -> None:
+    """SIGTERM: it refuses what is new and lets the rest run for a while, then ends it."""
+    body = {**COMPLETION, "max_tokens": 900, "stream": True}
+    expected = post(daemon, "/v1/completions", body)
+    engine = daemon.engine()
+    assert engine.pid is not None
+    with ThreadPoolExecutor(2) as pool:
+        long = pool.submit(post, daemon, "/v1/completions", body)
+        wait_until(lambda: _num_running(daemon) == 1, what="the long answer in the engine")
+        os.kill(engine.pid, signal.SIGTERM)
+        wait_until(lambda: read_page(daemon.paths.page(ENGINE)).phase is Phase.DRAINING, what="the drain")  # type: ignore[union-attr]
+        new = pool.submit(post, daemon, "/v1/completions", COMPLETION)
+        assert new.result(60)[0] == 200
+        assert essence("", long.result(60)[1]) == essence("", expected[1])
+    assert daemon.engine().generation == (engine.generation or 0) + 1
+
+
+def test_an_embedding_is_made_by_the_next_engine(daemon: RealDaemon) -> None:
+    """Two prompts, one of which takes its time."""
+    body = {"input": [[MARKER, MARKER, SLOW, 5, 6, 7], [5, 6, 7]]}
+    (status, expected), pid = post(daemon, "/v1/embeddings", body), daemon.engine().pid
+    assert status == 200, expected
+    assert pid is not None
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(post, daemon, "/v1/embeddings", body)
+        wait_until(lambda: _num_running(daemon) > 0, what="the embedding in the engine")
+        os.kill(pid, signal.SIGKILL)
+        status, text = asked.result(60)
+    assert status == 200, text
+    assert json.loads(text)["data"] == json.loads(expected)["data"]
