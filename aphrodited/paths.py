@@ -38,8 +38,13 @@ class ModelPaths:
 
     @property
     def lock(self) -> Path:
-        """Held (flock) by the active engine; its text is the last generation."""
+        """Held (flock) by the active engine; its text is the last generation, its process and when that started."""
         return self.folder / "lock"
+
+    @property
+    def desired(self) -> Path:
+        """What the operator wants of the model; see supervision.desired."""
+        return self.folder / "desired"
 
     @property
     def current(self) -> Path:

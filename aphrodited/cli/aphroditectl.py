@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from aphrodited.cli.target import (
     UsageError,
     config_path,
     find_target,
-    names_supervisor,
 )
 from aphrodited.cli.terminal import complain
 from aphrodited.config.directories import SYSTEM_CONFIG
@@ -30,7 +28,6 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_UNKNOWN = 4  # of `status`, after the LSB's list
 EXIT_INTERRUPTED = 130
-SHUTDOWN_POLL_S = 0.1
 
 ROLE_HELP = "a role (engine, api, monitor), a model or a process name"
 
@@ -66,7 +63,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
             return show_status(target, as_json=arguments.json, watch=arguments.watch, wait_s=arguments.wait)
         case "start" | "stop" | "restart":
-            return _steer(target, arguments.command, arguments.roles)
+            from aphrodited.cli.steering import steer
+
+            return steer(target, arguments.command, arguments.roles)
         case "logs":
             return _logs(target, arguments)
         case "events":
@@ -88,43 +87,6 @@ def _check(arguments: argparse.Namespace) -> int:
     for warning in find_warnings(config):
         complain(f"warning: {warning}")
     print(f"{path}: no problems")
-    return EXIT_OK
-
-
-def _steer(target: Target, command: str, roles: list[str]) -> int:
-    from aphrodited.supervision.rpc import SupervisorClient
-
-    client = SupervisorClient(target.paths.supervisor_socket)
-    if names_supervisor(roles):
-        if command != "stop":
-            raise UsageError(f"the daemon does not {command} itself; use what started it: systemctl, or aphrodited")
-        return _stop_daemon(target, client.shutdown)
-    done = {"start": "started", "stop": "stopped", "restart": "restarted"}[command]
-    exit_code = EXIT_OK
-    for program in target.programs(roles):
-        try:
-            getattr(client, command)(program.name)
-            print(f"{program.name} {done}")
-        except AphroditeError as error:
-            complain(str(error))
-            exit_code = EXIT_FAILED
-            if error.code == "supervisor_down":
-                break
-    return exit_code
-
-
-def _stop_daemon(target: Target, shutdown: object) -> int:
-    assert callable(shutdown)
-    shutdown()
-    config = target.config()
-    limit_s = config.api.drain_timeout_s + config.recovery.engine_stop_timeout_s * len(config.models) + 30
-    give_up_at_s = time.monotonic() + limit_s
-    while target.daemon_pid() is not None:
-        if time.monotonic() > give_up_at_s:
-            complain(f"the daemon is still there after {limit_s:.0f} s")
-            return EXIT_FAILED
-        time.sleep(SHUTDOWN_POLL_S)
-    print("aphrodited stopped")
     return EXIT_OK
 
 

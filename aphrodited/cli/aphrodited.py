@@ -95,7 +95,7 @@ def run(config: Config, announce: Announcer, launcher_module: str = LAUNCHER_MOD
         was_unclean = prepare(paths)
         adopted = "LISTEN_FDS" in os.environ
         with open_listener(config.api, os.environ, retry_s=PORT_RETRY_S if was_unclean else 0.0) as listener:
-            config = _with_address(config, listener, adopted)
+            config = _with_standbys(_with_address(config, listener, adopted), announce)
             _say_warnings(config, announce)
             write_effective(config, paths.effective_config)
             write_conf(config, paths, [sys.executable, "-P", "-m", launcher_module], listener.fileno())
@@ -129,6 +129,19 @@ def _with_address(config: Config, listener: socket.socket, adopted: bool) -> Con
         check_exposure(config.api, host)
     api = msgspec.structs.replace(config.api, host=host if adopted else config.api.host, port=port)
     return msgspec.structs.replace(config, api=api)
+
+
+def _with_standbys(config: Config, announce: Announcer) -> Config:
+    """The configuration with a number for each `standby: auto`."""
+    from aphrodited.engine.capacity import available_memory
+    from aphrodited.engine.standby_choice import decide_standbys
+
+    if all(model.standby != "auto" for model in config.models):
+        return config
+    config, notes = decide_standbys(config, available_memory())
+    for note in notes:
+        announce(note)
+    return config
 
 
 def _say_warnings(config: Config, announce: Announcer) -> None:

@@ -58,11 +58,11 @@ def render_status(status: DaemonStatus, *, use_colour: bool) -> str:
     parts = [head]
     if status.reason:
         parts.append(printable(status.reason))
-    model_colours = [[None, _colour(m.state, use_colour), *[None] * 5] for m in status.models]
+    model_colours = [[None, _colour(m.state, use_colour), *[None] * 6] for m in status.models]
     parts.append(
         "\n"
         + table(
-            ["MODEL", "STATE", "GENERATION", "RUNNING", "WAITING", "KV CACHE", "NOTE"],
+            ["MODEL", "STATE", "GENERATION", "STANDBY", "RUNNING", "WAITING", "KV CACHE", "NOTE"],
             [_model_row(model) for model in status.models],
             colours=model_colours,
         )
@@ -89,6 +89,7 @@ def _model_row(model: ModelStatus) -> list[str]:
         model.name,
         model.state,
         str(model.generation) if model.generation else "-",
+        f"{model.num_standby}/{len(model.engines) - 1}" if len(model.engines) > 1 else "-",
         str(model.num_running),
         str(model.num_waiting),
         used,

@@ -66,8 +66,6 @@ def _check_models(config: Config) -> Iterator[Complaint]:
         if first != index:
             reason = "names must differ" if taken == model.name else f"with {model.name} it would share a folder name"
             yield Complaint(f"{key}.name", f"{taken} is models[{first}] already; {reason}", (f"models[{first}].name",))
-        if model.standby > 0:
-            yield Complaint(f"{key}.standby", f"a warm standby {LATER}; set it to 0")
         if model.engine.block_size & (model.engine.block_size - 1):
             yield Complaint(f"{key}.engine.block_size", f"expected a power of two, found {model.engine.block_size}")
         if not model.path:

@@ -20,6 +20,7 @@ def doc(description: str, *, apply: str, kind: str | None = None, unit: str | No
 
 
 PositiveOrAuto = Annotated[int, Meta(ge=1)] | Literal["auto"]
+StandbysOrAuto = Annotated[int, Meta(ge=0, le=4)] | Literal["auto"]
 SizeOrAuto = Annotated[int, Meta(ge=1024**2)] | Literal["auto"]
 
 
@@ -74,8 +75,14 @@ class ModelConfig(msgspec.Struct, frozen=True):
         doc("Which engine computes. null computes nothing: for drills and for measuring the transport.", apply="engine"),
     ] = "embedded"
     standby: Annotated[
-        int, doc("Warm standby engines; only 0 in this version.", apply="engine", unit="processes", ge=0, le=4)
-    ] = 0
+        StandbysOrAuto,
+        doc(
+            "Warm standby engines: loaded and waiting to take over when the active one dies. auto is 1 on the CPU"
+            " if the memory that is free when the daemon starts holds one more engine, else 0.",
+            apply="engine",
+            unit="processes",
+        ),
+    ] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
         doc("Number format of weights and KV cache; auto is what is fastest on this machine.", apply="engine"),
@@ -89,6 +96,11 @@ class ModelConfig(msgspec.Struct, frozen=True):
         doc("How weights are read; dummy makes random ones of the model's shape, for benchmarks.", apply="engine"),
     ] = "auto"
     engine: EngineConfig = EngineConfig()
+
+    @property
+    def num_standbys(self) -> int:
+        """How many standbys there are; none as long as `auto` is undecided, as outside a daemon."""
+        return 0 if self.standby == "auto" else self.standby
 
 
 class ApiConfig(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from aphrodited.engine.capacity import available_memory, plan_capacity
 from aphrodited.engine.environment import engine_threads
 from aphrodited.engine.kv_cache_pool import KV_DTYPE, KVCachePool, kv_block_bytes
 from aphrodited.engine.model_runner import CausalModel, ModelRunner
+from aphrodited.engine.priority import run_with_low_priority
 from aphrodited.engine.scheduler import create_scheduler
 from aphrodited.grammar.grammars import Grammars
 from aphrodited.interfaces import ModelFacts
@@ -25,14 +27,17 @@ log = get_logger()
 
 
 def create_embedded_backend(
-    config: ModelConfig, cache_dir: Path, report: Callable[[float, str], None]
+    config: ModelConfig, cache_dir: Path, report: Callable[[float, str], None], *, gently: bool = False
 ) -> AphroditeEngine:
     """Load a model and run it once.
 
-    report(progress from 0 to 1, what is being done).  Raises ConfigError, ModelLoadError.
+    report(progress from 0 to 1, what is being done).  gently: all of that with one thread, and with low priority what
+    takes long.  Raises ConfigError, ModelLoadError.
     """
-    torch.set_num_threads(engine_threads(config))
-    model = load_model(
+    num_threads = engine_threads(config)
+    torch.set_num_threads(1 if gently else num_threads)
+    load = partial(
+        load_model,
         Path(config.path),
         load_format=config.load_format,
         dtype=config.dtype,
@@ -40,11 +45,13 @@ def create_embedded_backend(
         cache_dir=cache_dir,
         report=lambda progress, what: report(progress * _LOADING_SHARE, what),
     )
+    model = run_with_low_priority(load) if gently else load()
     engine = create_engine(config, model)
     report(_LOADING_SHARE, "warming up")
     engine.on_progress = lambda: report(_LOADING_SHARE, "warming up")
     engine.warm_up()
     engine.on_progress = None
+    torch.set_num_threads(num_threads)
     report(1.0, "ready")
     return engine
 

@@ -10,8 +10,12 @@ from aphrodited.config.schema import ModelConfig
 from aphrodited.interfaces import EngineBackend
 
 
-def create_backend(config: ModelConfig, cache_dir: Path, report: Callable[[float, str], None]) -> EngineBackend:
+def create_backend(
+    config: ModelConfig, cache_dir: Path, report: Callable[[float, str], None], *, gently: bool = False
+) -> EngineBackend:
     """A backend that is ready to step.
+
+    gently: load with little of the processor, because another engine needs it.
 
     cache_dir: for files that can be made again.  report(progress from 0 to 1, what is being done): called with each
     sign of progress while loading.  Raises ConfigError, ModelLoadError.
@@ -20,7 +24,7 @@ def create_backend(config: ModelConfig, cache_dir: Path, report: Callable[[float
         case "embedded":
             from aphrodited.engine.embedded_backend import create_embedded_backend
 
-            return create_embedded_backend(config, cache_dir, report)
+            return create_embedded_backend(config, cache_dir, report, gently=gently)
         case "null":
             from aphrodited.engine.null_backend import create_null_backend
 

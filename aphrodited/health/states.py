@@ -104,10 +104,10 @@ def process_state(
 _BEST_FIRST = (
     State.READY,
     State.SUSPECT,
+    State.STANDBY,
     State.DRAINING,
     State.LOADING,
     State.STARTING,
-    State.STANDBY,
     State.BACKOFF,
     State.UNKILLABLE,
     State.PARKED,

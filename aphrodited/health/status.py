@@ -69,7 +69,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
-    """One model, by its engine that is nearest to serving."""
+    """One model, by its engine that is nearest to serving. num_standby: engines that wait to take over."""
 
     name: str
     state: State
@@ -84,6 +84,7 @@ class ModelStatus(msgspec.Struct, frozen=True):
     kv_blocks_used: int = 0
     kv_blocks_total: int = 0
     num_generated_tokens: int = 0
+    num_standby: int = 0
 
 
 class DaemonStatus(msgspec.Struct, frozen=True):
@@ -228,6 +229,8 @@ def _reason(
         return verdict.reason if verdict else ""
     if state in (State.BACKOFF, State.PARKED):
         return (launch.reason if launch else "") or (info.spawnerr if info else "")
+    if launch is not None and launch.state is LaunchState.WAITING:
+        return launch.reason
     return page.message if page else ""
 
 
@@ -249,6 +252,7 @@ def _model_status(model: ModelConfig, processes: list[ProcessStatus], looks: dic
         kv_blocks_used=page.num_blocks_used if page else 0,
         kv_blocks_total=page.num_blocks_total if page else 0,
         num_generated_tokens=page.num_generated_tokens if page else 0,
+        num_standby=sum(engine.state is State.STANDBY for engine in engines),
     )
 
 

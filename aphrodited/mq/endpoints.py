@@ -1,6 +1,6 @@
 """Generations: who serves a model now, and in which folder its sockets lie.
 
-    promote    take the model's lock file, raise the generation in it, make the folder <N>/
+    promote    take the model's lock file, write generation and holder into it, make the folder <N>/
     announce   after the sockets are bound: replace `current` by one that says N
     close      remove what is ours, release the lock
 
@@ -20,11 +20,13 @@ from typing import NamedTuple
 from aphrodited.errors import AphroditeError, ConfigError
 from aphrodited.log import get_logger
 from aphrodited.paths import MAX_SOCKET_PATH, ModelPaths
+from aphrodited.procfs import is_same_process, process_start_ticks
 
 log = get_logger()
 
 KINDS = ("input", "output", "health", "data")
 LOCK_RETRY_S = 0.05
+LOCK_SIZE = 128  # bytes; more than a lock file ever says
 
 
 class GenerationTakenError(AphroditeError):
@@ -39,6 +41,13 @@ class Current(NamedTuple):
     generation: int
     inode: int
     changed_at_ns: int
+
+
+class Holder(NamedTuple):
+    """An engine process that was promoted, and when it started, in clock ticks since boot."""
+
+    pid: int
+    start_ticks: int
 
 
 def read_current(paths: ModelPaths) -> Current | None:
@@ -102,37 +111,73 @@ def promote(paths: ModelPaths, *, wait_s: float = 5.0) -> Generation:
     Raises GenerationTakenError if another process still serves the model, ConfigError if the paths are too long.
     """
     check_socket_paths(paths)
-    paths.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock_fd = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock_fd = open_lock(paths)
     try:
-        _take(lock_fd, paths, time.monotonic() + wait_s)
-        number = _last_generation(lock_fd, paths) + 1
-        os.pwrite(lock_fd, f"{number}\n".encode(), 0)
-        _remove_dead_generations(paths)
-        return Generation(paths, number, lock_fd)
+        until_s = time.monotonic() + wait_s
+        while not try_lock(lock_fd):
+            if time.monotonic() >= until_s:
+                raise GenerationTakenError(
+                    f"another engine process holds {paths.lock}: stop it before starting a second one"
+                )
+            time.sleep(LOCK_RETRY_S)
+        return begin_generation(paths, lock_fd)
     except BaseException:
         os.close(lock_fd)
         raise
 
 
-def _take(lock_fd: int, paths: ModelPaths, until_s: float) -> None:
-    while True:
-        try:
-            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() >= until_s:
-                raise GenerationTakenError(
-                    f"another engine process holds {paths.lock}: stop it before starting a second one"
-                ) from None
-        time.sleep(LOCK_RETRY_S)
+def open_lock(paths: ModelPaths) -> int:
+    """A descriptor of the model's lock file, which is made if it is not there. The lock itself is not touched."""
+    paths.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def try_lock(lock_fd: int) -> bool:
+    """Whether the lock is ours now."""
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def begin_generation(paths: ModelPaths, lock_fd: int) -> Generation:
+    """The next generation, of the process that has locked `lock_fd`, which belongs to the Generation from here on."""
+    number = _last_generation(lock_fd, paths) + 1
+    text = f"{number} {os.getpid()} {process_start_ticks(os.getpid())}\n".encode()
+    os.pwrite(lock_fd, text, 0)
+    os.ftruncate(lock_fd, len(text))
+    _remove_dead_generations(paths)
+    return Generation(paths, number, lock_fd)
+
+
+def read_holder(lock_fd: int) -> Holder | None:
+    """The process that wrote itself into the lock file last, dead or alive; None if the file names none."""
+    try:
+        _, pid, start_ticks = os.pread(lock_fd, LOCK_SIZE, 0).splitlines()[0].split()
+        return Holder(int(pid), int(start_ticks))
+    except (ValueError, IndexError):
+        return None
+
+
+def is_served(paths: ModelPaths) -> bool:
+    """Whether an engine process that was promoted lives. Takes no lock: trying it would look like a holder."""
+    try:
+        fd = os.open(paths.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        holder = read_holder(fd)
+    finally:
+        os.close(fd)
+    return holder is not None and is_same_process(holder.pid, holder.start_ticks)
 
 
 def _last_generation(lock_fd: int, paths: ModelPaths) -> int:
     """The highest number ever used here. A lock file that says nothing is made up for by what else there is."""
     try:
-        last = int(os.pread(lock_fd, 32, 0))
-    except ValueError:
+        last = int(os.pread(lock_fd, LOCK_SIZE, 0).split()[0])
+    except (ValueError, IndexError):
         last = 0
     current = read_current(paths)
     return max(last, current.generation if current else 0, *(int(f.name) for f in _generation_folders(paths)), 0)

@@ -97,6 +97,7 @@ def describe_death(
         generation=page.generation if page else 0,
         cause=_cause(code, signal_name, requested, oom, page, launch, verdict),
         model=model,
+        standby=page is not None and page.phase is Phase.STANDBY,
     )
 
 

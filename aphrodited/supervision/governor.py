@@ -8,8 +8,9 @@
     a probe that strikes again                                    at the next probe
     a probe that did something                                    at once, all forgotten
 
-A piece of work is a finished request (engine), an answer (API worker) or a round (monitor). A life that outlasted
-the 10 minutes is no strike even if nobody asked anything of it.
+A piece of work is a finished request (engine), an answer (API worker) or a round (monitor); an engine in standby
+has nothing to finish, and that it loaded is enough. A life that outlasted the 10 minutes is no strike even if nobody
+asked anything of it.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class _Record:
         self.recent_at_s = []
 
     def _count(self, death: Death) -> None:
-        is_strike = death.num_finished == 0 and death.uptime_s < WINDOW_S
+        is_strike = death.num_finished == 0 and not death.standby and death.uptime_s < WINDOW_S
         if self.parked_at_s is not None and not is_strike and death.code != EXIT_CONFIG:
             self._forget()  # a probe that worked
         self.recent_at_s = [at_s for at_s in self.recent_at_s if at_s > death.at_s - WINDOW_S] + [death.at_s]

@@ -8,7 +8,8 @@ neither in the supervisor nor in the monitor. In order:
     3  resource limits, and who is to be killed first when memory runs out
     4  wait until the process group of the previous life is empty; a process that is gone has given its memory back
     5  ask the governor; publish the state; wait. SIGUSR1, or a Reset in the ledger, ends the wait
-    6  execute the worker
+    6  an engine of several: wait until it may load
+    7  execute the worker
 
 Every step is worth milliseconds, so this imports little. Knows no worker: the command comes from its caller.
 """
@@ -31,6 +32,7 @@ from aphrodited.config.schema import Config
 from aphrodited.errors import EXIT_TEMPORARY
 from aphrodited.paths import DaemonPaths
 from aphrodited.supervision.governor import Decision, decide
+from aphrodited.supervision.launch_queue import LaunchQueue
 from aphrodited.supervision.ledger import Ledger, boot_id, boottime_s
 from aphrodited.supervision.program_state import (
     LaunchState,
@@ -87,6 +89,7 @@ def launch(argv: Sequence[str], command: WorkerCommand) -> NoReturn:
     set_limits(program.role, config.recovery.core_dumps)
     wait_for_previous_life(paths, program.name)
     decision = wait_for_turn(paths, config, program.name)
+    wait_for_peers(paths, config, program)
     arguments, environment = command(config, program)
     publish(paths, program.name, LaunchState.RUNNING, decision)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # one that comes too late must not end the worker
@@ -208,6 +211,22 @@ def wait_for_turn(paths: DaemonPaths, config: Config, program: str) -> Decision:
         if wait_for_signal(min(wait_s, POLL_S)):
             say("launch_hastened", program, reason="SIGUSR1")
             return decision
+
+
+def wait_for_peers(paths: DaemonPaths, config: Config, program: Program) -> None:
+    """Wait until the model's other engines leave this one room to load. SIGUSR1 ends the wait."""
+    peers = [peer.name for peer in programs(config) if peer.model == program.model and peer.name != program.name]
+    if program.model is None or not peers:
+        return
+    queue = LaunchQueue(paths, paths.model(program.model), peers)
+    published = ""
+    while reason := queue.reason_to_wait():
+        if reason != published:
+            published = reason
+            publish(paths, program.name, LaunchState.WAITING, Decision(LaunchState.WAITING, reason=reason))
+        if wait_for_signal(POLL_S):
+            say("launch_hastened", program.name, reason="SIGUSR1")
+            return
 
 
 def _ask(ledger: Ledger, program: str, config: Config, jitter: float) -> Decision:

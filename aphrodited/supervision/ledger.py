@@ -29,7 +29,7 @@ class _Entry(msgspec.Struct, frozen=True, tag_field="entry"):
 
 
 class Death(_Entry, frozen=True, tag="death"):
-    """A process ended. num_finished is what its page said last: 0 makes this death a strike."""
+    """A process ended. num_finished is what its page said last: 0 makes this death a strike, unless in standby."""
 
     pid: int
     uptime_s: float
@@ -42,6 +42,7 @@ class Death(_Entry, frozen=True, tag="death"):
     generation: int = 0
     cause: str = ""
     model: str | None = None
+    standby: bool = False  # a loaded engine that waited for its promotion
 
 
 class Verdict(_Entry, frozen=True, tag="verdict"):

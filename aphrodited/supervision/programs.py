@@ -31,11 +31,15 @@ class Program(msgspec.Struct, frozen=True):
     role: Role
     stop_timeout_s: int
     model: str | None = None
+    of_several: bool = False  # engines of this model
 
     @property
     def title(self) -> str:
         """For people: an engine's name is a hash."""
-        return f"the engine of {self.model}" if self.role is Role.ENGINE else self.name
+        if self.role is not Role.ENGINE:
+            return self.name
+        number = f" {self.name.rpartition('-')[2]}" if self.of_several else ""
+        return f"{'' if number else 'the '}engine{number} of {self.model}"
 
 
 GROUPS: dict[Role, tuple[str, int]] = {
@@ -53,9 +57,9 @@ def programs(config: Config) -> list[Program]:
     return [
         Program(MONITOR_PROGRAM, Role.MONITOR, STOP_SLACK_S),
         *(
-            Program(engine_program(model.name, index), Role.ENGINE, engine_stop_s, model.name)
+            Program(engine_program(model.name, index), Role.ENGINE, engine_stop_s, model.name, model.num_standbys > 0)
             for model in config.models
-            for index in range(1 + model.standby)
+            for index in range(1 + model.num_standbys)
         ),
         *(Program(api_program(index), Role.API, api_stop_s) for index in range(config.api.workers)),
     ]

@@ -1,6 +1,6 @@
 """Whether the daemon is ready, and what there is to say of it, from the pages and launch states of its programs.
 
-    model     serves if one of its engines is READY or STEPPING; settled if it serves, or if all its engines are parked
+    model     is what its engine nearest to serving is; settled if that serves, or if all its engines are parked
     daemon    ready when every model is settled, every API worker is READY or parked, and one at least is READY
 
 Reads nothing itself: it is given what each living process says. Knows neither systemd nor terminals.
@@ -24,6 +24,7 @@ class Condition(StrEnum):
     """A program's condition, as far as readiness goes."""
 
     DOWN = "down"
+    STANDBY = "standby"  # loaded; serves as soon as it is promoted
     STARTING = "starting"
     WAITING = "waiting"  # for its turn, after strikes
     PARKED = "parked"
@@ -55,6 +56,8 @@ def condition_of(sight: Sight | None) -> Condition:
         return Condition.WAITING
     if sight.page is not None and sight.page.phase in SERVING_PHASES:
         return Condition.READY
+    if sight.page is not None and sight.page.phase is Phase.STANDBY:
+        return Condition.STANDBY
     return Condition.STARTING
 
 
@@ -66,28 +69,40 @@ def judge(programs: Sequence[Program], sights: Mapping[str, Sight]) -> Readiness
     for program in programs:
         if program.role is Role.ENGINE and program.model is not None:
             models.setdefault(program.model, []).append(program)
-    verdicts = {
-        model: _best([conditions[engine.name] for engine in engines]) for model, engines in models.items()
+    best = {
+        model: min(engines, key=lambda e: _distance(conditions[e.name], sights.get(e.name)))
+        for model, engines in models.items()
     }
-    is_settled = all(verdict in (Condition.READY, Condition.PARKED) for verdict in verdicts.values())
+    is_settled = all(conditions[engine.name] in (Condition.READY, Condition.PARKED) for engine in best.values())
     api_is_up = Condition.READY in api and all(each in (Condition.READY, Condition.PARKED) for each in api)
-    texts = [_describe(model, verdicts[model], engines, sights) for model, engines in models.items()]
+    texts = [_describe(model, conditions[engine.name], sights.get(engine.name)) for model, engine in best.items()]
     if not api_is_up:
         texts.append(f"{api.count(Condition.READY)} of {len(api)} API workers ready")
     return Readiness(is_settled and api_is_up, "; ".join(texts), conditions)
 
 
-def _best(conditions: Sequence[Condition]) -> Condition:
-    order = (Condition.READY, Condition.STARTING, Condition.WAITING, Condition.DOWN, Condition.PARKED)
-    return min(conditions, key=order.index)
+_BEST_FIRST = (
+    Condition.READY,
+    Condition.STANDBY,
+    Condition.STARTING,
+    Condition.WAITING,
+    Condition.DOWN,
+    Condition.PARKED,
+)
 
 
-def _describe(model: str, condition: Condition, engines: Sequence[Program], sights: Mapping[str, Sight]) -> str:
-    sight = next((sights[engine.name] for engine in engines if engine.name in sights), None)
+def _distance(condition: Condition, sight: Sight | None) -> tuple[int, bool]:
+    """How far an engine is from serving: the nearest one speaks for its model."""
+    return _BEST_FIRST.index(condition), sight is None or sight.page is None
+
+
+def _describe(model: str, condition: Condition, sight: Sight | None) -> str:
     page = sight.page if sight else None
     launch = sight.launch if sight else None
     if condition is Condition.READY:
         return f"{model} serves"
+    if condition is Condition.STANDBY:
+        return f"{model} changes over to its standby"
     if condition is Condition.STARTING and page is not None and page.phase is Phase.LOADING:
         return f"{model} loads, {page.progress:.0%}"
     if condition in (Condition.PARKED, Condition.WAITING) and launch is not None:

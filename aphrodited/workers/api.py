@@ -37,7 +37,8 @@ from aphrodited.log import configure_logging, flush, get_logger
 from aphrodited.metrics import ApiMetrics, render_metrics
 from aphrodited.mq.client import MQAphroditeEngineClient, MqClientConfig
 from aphrodited.page import Page, PageWriter, Phase, read_page
-from aphrodited.paths import MONITOR_PROGRAM, DaemonPaths, api_program, engine_program
+from aphrodited.paths import DaemonPaths
+from aphrodited.supervision.programs import programs
 from aphrodited.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from aphrodited.workers.availability import EngineAvailability
 
@@ -136,7 +137,7 @@ class ApiWorker:
 
     async def _serve_model(self, model: ModelConfig, stack: AsyncExitStack) -> ServedModel:
         """A model with its client, which follows the engine from now on. A bad tokenizer spoils this model alone."""
-        availability = EngineAvailability(model.name, self._paths)
+        availability = self._availability(model)
         tokenizer, defect = await self._load_tokenizer(model)
         client = MQAphroditeEngineClient(
             self._paths.model(model.name).folder,
@@ -153,6 +154,10 @@ class ApiWorker:
         if tokenizer is None:
             return ServedModel(model.name, client, None, lambda: Availability("parked", None, defect))
         return ServedModel(model.name, client, tokenizer, availability)
+
+    def _availability(self, model: ModelConfig) -> EngineAvailability:
+        engines = [program.name for program in programs(self._config) if program.model == model.name]
+        return EngineAvailability(engines, self._paths)
 
     async def _load_tokenizer(self, model: ModelConfig) -> tuple[Tokenizer | None, str]:
         try:
@@ -171,7 +176,7 @@ class ApiWorker:
                     self._models[model.name] = replace(
                         self._models[model.name],
                         tokenizer=tokenizer,
-                        availability=EngineAvailability(model.name, self._paths),
+                        availability=self._availability(model),
                     )
 
     def _application(self) -> web.Application:
@@ -185,9 +190,7 @@ class ApiWorker:
         )
 
     def _pages(self) -> dict[str, Page]:
-        programs = [engine_program(model.name, 0) for model in self._config.models]
-        programs += [api_program(index) for index in range(self._config.api.workers)] + [MONITOR_PROGRAM]
-        pages = {program: read_page(self._paths.page(program)) for program in programs}
+        pages = {program.name: read_page(self._paths.page(program.name)) for program in programs(self._config)}
         return {program: page for program, page in pages.items() if page is not None}
 
     async def _tick(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether a model's engine is to be expected, from what its process and its launcher left in files.
+"""Whether an engine of a model is to be expected, from what their processes and launchers left in files.
 
 Read only when somebody asks, and at most twice a second. Knows no socket: whether the engine takes requests is
 known to its client.
@@ -7,12 +7,12 @@ known to its client.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aphrodited.api.served_model import Availability
 from aphrodited.health.probes import Look, look_at
-from aphrodited.health.states import LAUNCH_STATES, PHASE_STATES
-from aphrodited.paths import DaemonPaths, engine_program
+from aphrodited.health.states import LAUNCH_STATES, PHASE_STATES, State, nearest_to_serving
+from aphrodited.paths import DaemonPaths
 from aphrodited.supervision.ledger import boottime_s
 from aphrodited.supervision.program_state import LaunchState
 
@@ -22,38 +22,37 @@ RESPAWN_S = 3.0
 
 
 class EngineAvailability:
-    """Call it for the Availability of a model's engine now."""
+    """Call it for the Availability of a model now, by the names of its engine programs: that of the best of them."""
 
     def __init__(
         self,
-        model_name: str,
+        programs: Sequence[str],
         paths: DaemonPaths,
         clock: Callable[[], float] = time.monotonic,
         boottime: Callable[[], float] = boottime_s,
     ) -> None:
-        self._program = engine_program(model_name, 0)
+        self._programs = programs
         self._paths = paths
         self._clock = clock
         self._boottime = boottime
         self._read_at_s: float | None = None
-        self._missing_since_s: float | None = None
+        self._missing_since_s: dict[str, float] = {}
         self._known = Availability("starting", 0.0)
 
     def __call__(self) -> Availability:
         now_s = self._clock()
         if self._read_at_s is None or now_s - self._read_at_s >= MAX_AGE_S:
             self._read_at_s = now_s
-            self._known = self._judge(look_at(self._program, self._paths), now_s)
+            engines = [self._judge(program, look_at(program, self._paths), now_s) for program in self._programs]
+            self._known = nearest_to_serving(engines, lambda engine: State(engine.state))
         return self._known
 
-    def _judge(self, look: Look, now_s: float) -> Availability:
+    def _judge(self, program: str, look: Look, now_s: float) -> Availability:
         if look.pid is None:
-            if self._missing_since_s is None:
-                self._missing_since_s = now_s
-            if now_s - self._missing_since_s < RESPAWN_S:
+            if now_s - self._missing_since_s.setdefault(program, now_s) < RESPAWN_S:
                 return Availability("starting", 0.0)
             return Availability("stopped", None, "its engine process was stopped")
-        self._missing_since_s = None
+        self._missing_since_s.pop(program, None)
         launch = look.launch
         if launch is not None and launch.state in (LaunchState.BACKOFF, LaunchState.PARKED):
             due_in_s = None

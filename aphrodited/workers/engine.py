@@ -1,6 +1,8 @@
 """The engine process: loads one model, becomes its next generation, serves it until it is told to stop.
 
-    SIGTERM, SIGINT    while loading: end at once; later: finish what runs, then leave; again: leave at once
+With standbys configured, an engine that has loaded while another one serves waits for that one's end.
+
+    SIGTERM, SIGINT    while loading or waiting: end at once; later: finish what runs, then leave; again: leave at once
     SIGUSR2            write every thread's stack to stderr
 
     exit code          reason
@@ -29,11 +31,15 @@ from aphrodited.config.loader import daemon_paths, read_effective
 from aphrodited.config.schema import Config, ModelConfig
 from aphrodited.engine.factory import create_backend
 from aphrodited.errors import EXIT_CONFIG, EXIT_ENGINE_FAILED, EXIT_OK, EXIT_TEMPORARY, ConfigError
+from aphrodited.interfaces import EngineBackend
 from aphrodited.log import configure_logging, flush, get_logger, set_generation
-from aphrodited.mq.endpoints import GenerationTakenError, check_socket_paths, promote
+from aphrodited.mq.endpoints import Generation, GenerationTakenError, check_socket_paths, is_served, promote
 from aphrodited.mq.engine import MQAphroditeEngine
+from aphrodited.mq.standby import wait_for_promotion
 from aphrodited.page import PageWriter, Phase
-from aphrodited.paths import DaemonPaths, engine_program
+from aphrodited.paths import DaemonPaths, ModelPaths
+from aphrodited.supervision.desired import Desired, read_desired
+from aphrodited.supervision.programs import programs
 
 log = get_logger()
 
@@ -50,29 +56,43 @@ def serve(config: Config, paths: DaemonPaths, model: ModelConfig, page: PageWrit
         page.update(phase=Phase.LOADING, progress=progress, message=what)
 
     report(0.0, "starting")
-    with (
-        closing(create_backend(model, paths.cache_dir, report)) as backend,
-        closing(promote(model_paths)) as generation,
-    ):
-        set_generation(generation.number)
-        engine = MQAphroditeEngine(
-            backend,
-            generation,
-            page,
-            config.mq,
-            hang_min_s=config.recovery.hang_min_s,
-            drain_timeout_s=max(0.0, config.recovery.engine_stop_timeout_s - LEAVE_EARLY_S),
-        )
-
-        def stop(_signal: int, _frame: FrameType | None) -> None:
-            engine.request_stop()
-
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
-        page.update(progress=1.0, message="")
+    is_spare = model.num_standbys > 0 and is_served(model_paths)
+    with closing(create_backend(model, paths.cache_dir, report, gently=is_spare)) as backend:
         gc.collect()
         gc.freeze()  # what loading made stays: no collection during a step walks over it
-        engine.run()
+        with closing(_become_active(model, model_paths, page)) as generation:
+            set_generation(generation.number)
+            _serve_generation(config, backend, generation, page)
+
+
+def _become_active(model: ModelConfig, paths: ModelPaths, page: PageWriter) -> Generation:
+    """The model's next generation, at once or when this standby is promoted. Raises GenerationTakenError."""
+    if not model.num_standbys:
+        return promote(paths)
+
+    def tick() -> None:
+        page.update(phase=Phase.STANDBY, progress=1.0, message="")
+
+    return wait_for_promotion(paths, is_wanted=lambda: read_desired(paths) is Desired.SERVED, on_tick=tick)
+
+
+def _serve_generation(config: Config, backend: EngineBackend, generation: Generation, page: PageWriter) -> None:
+    engine = MQAphroditeEngine(
+        backend,
+        generation,
+        page,
+        config.mq,
+        hang_min_s=config.recovery.hang_min_s,
+        drain_timeout_s=max(0.0, config.recovery.engine_stop_timeout_s - LEAVE_EARLY_S),
+    )
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        engine.request_stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    page.update(progress=1.0, message="")
+    engine.run()
 
 
 def exit_code_of(error: Exception) -> int:
@@ -122,10 +142,10 @@ def _serve_to_the_end(config: Config, paths: DaemonPaths, model: ModelConfig, pa
 
 def _model_of(config: Config, program: str) -> ModelConfig:
     """Raises ConfigError if no configured model has an engine of that name."""
-    for model in config.models:
-        if program in (engine_program(model.name, index) for index in range(model.standby + 1)):
-            return model
-    raise ConfigError(f"no model of the configuration has an engine process called {program}")
+    name = next((known.model for known in programs(config) if known.name == program and known.model), None)
+    if name is None:
+        raise ConfigError(f"no model of the configuration has an engine process called {program}")
+    return next(model for model in config.models if model.name == name)
 
 
 if __name__ == "__main__":

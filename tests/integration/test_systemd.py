@@ -41,6 +41,7 @@ models:
   - name: tiny
     path: /run/given/model
     backend: "null"
+    standby: 0
 """
 
 DROP_IN = """

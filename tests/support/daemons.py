@@ -29,6 +29,7 @@ models:
   - name: tiny
     path: {folder}/none
     backend: "null"
+    standby: 0
 api: {{port: 0, workers: 2, drain_timeout_s: 3}}
 monitor: {{port: 0}}
 recovery: {{loop_hang_s: 2, ladder_step_s: 0.1, strike_delay_s: 0.2, engine_stop_timeout_s: 3}}

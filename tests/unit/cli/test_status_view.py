@@ -39,8 +39,8 @@ def test_everything_that_matters_is_in_the_tables() -> None:
     text = render_status(STATUS, use_colour=False)
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
     assert text.startswith("aphrodited is degraded, up 1h6m\n")
-    assert rows["m"][:7] == ["m", "ready", "3", "0", "0", "5/10"]
-    assert rows["n"][6:] == ["50%", "loaded"]
+    assert rows["m"][:7] == ["m", "ready", "3", "-", "0", "0", "5/10"]
+    assert rows["n"][6:] == ["-", "50%", "loaded"]
     assert rows["engine-1"][1:5] == ["engine", "ready", "7", "1m5s"]
     assert "signal SIGKILL" in " ".join(rows["engine-1"])
     assert "next try in 4m50s" in " ".join(rows["engine-2"])

@@ -321,8 +321,14 @@ def test_a_problem_does_not_cause_another(write: Write) -> None:
     assert [h.split(": ")[1] for h in heads(write(text))] == ["api.keys_file", "api.port"]
 
 
-def test_standby_comes_later(write: Write) -> None:
-    assert "standby comes with a later version" in heads(write(MINIMAL + "    standby: 1\n"))[0]
+@pytest.mark.parametrize(("text", "standby", "num"), [("auto", "auto", 0), ("0", 0, 0), ("4", 4, 4)])
+def test_standby_is_a_number_or_left_to_the_daemon(write: Write, text: str, standby: int | str, num: int) -> None:
+    (model,) = load_config(write(MINIMAL + f"    standby: {text}\n")).models
+    assert (model.standby, model.num_standbys) == (standby, num)
+
+
+def test_more_than_four_standbys_are_refused(write: Write) -> None:
+    assert "standby" in heads(write(MINIMAL + "    standby: 5\n"))[0]
 
 
 def test_a_missing_model_file_is_not_a_problem_of_the_file(write: Write, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def clock():
 
 @pytest.fixture
 def availability(paths, clock):
-    return EngineAvailability("m", paths, clock, boottime=lambda: 1000.0)
+    return EngineAvailability([PROGRAM], paths, clock, boottime=lambda: 1000.0)
 
 
 @pytest.fixture
