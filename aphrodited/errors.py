@@ -10,8 +10,8 @@
     │   ├── OutputLostError         the engine lives, but frames of this request were lost on the way
     │   ├── RequestAbortedError     somebody other than the caller ended the request in the engine
     │   ├── EngineStartingError     there is no engine to take the request yet
-    │   └── MQClientClosedError     the client was closed by its own caller
     │   ├── EngineStoppingError     the engine is stopping: it did not take the request, or did not finish it in time
+    │   └── MQClientClosedError     the client was closed by its own caller
     ├── ProtocolError               a frame that no peer of ours would send
     └── ConfigError                 the operator mends the file (exit code 78)
         └── ModelLoadError          a model file that is missing, damaged or not supported
@@ -106,16 +106,16 @@ class EngineStartingError(EngineError):
         self.retry_after_s = retry_after_s
 
 
-class MQClientClosedError(EngineError):
-    """The client was closed (`context.term()`); it takes no more calls."""
-
-    code = "CLIENT_CLOSED"
-
 class EngineStoppingError(EngineError):
     """The engine was asked to stop: it takes no more requests, and those it could not finish have ended."""
 
     code = "SHUTTING_DOWN"
 
+
+class MQClientClosedError(EngineError):
+    """The client was closed (`context.term()`); it takes no more calls."""
+
+    code = "CLIENT_CLOSED"
 
 
 class ProtocolError(AphroditeError):
