@@ -127,9 +127,6 @@ class ApiConfig(msgspec.Struct, frozen=True):
     deadline_s: Annotated[
         float, doc("Longest time from a request's arrival to the end of its answer, after which it ends with 504; 0 is no limit.", apply="api", unit="seconds", ge=0)
     ] = 0.0
-    cpus: Annotated[
-        CpuList | None, doc("CPUs the API workers may run on, such as 0-3,8; without it, all that the daemon may use.", apply="api")
-    ] = None
     max_choices: Annotated[int, doc("Largest n a request may ask for.", apply="api", unit="choices", ge=1, le=128)] = 16
     keepalive_s: Annotated[
         float, doc("Pause after which a waiting stream sends a comment line.", apply="api", unit="seconds", ge=1, le=600)
