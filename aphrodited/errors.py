@@ -9,6 +9,7 @@
     │   ├── MQEngineDeadError       the engine died with the request in it; ENGINE_DEAD_ERROR is this class
     │   ├── OutputLostError         the engine lives, but frames of this request were lost on the way
     │   ├── RequestAbortedError     somebody other than the caller ended the request in the engine
+    │   ├── DeviceLostError         the GPU failed under the engine (exit code 71)
     │   ├── EngineStartingError     there is no engine to take the request yet
     │   ├── EngineStoppingError     the engine is stopping: it did not take the request, or did not finish it in time
     │   └── MQClientClosedError     the client was closed by its own caller
@@ -96,6 +97,10 @@ class RequestAbortedError(EngineError):
     code = "REQUEST_ABORTED"
 
 
+class DeviceLostError(EngineError):
+    """The GPU that an engine computes on failed: its memory, and every later call of this process, are lost."""
+
+
 class EngineStartingError(EngineError):
     """No engine takes requests yet. `retry_after_s` is when the next try is due, if known."""
 
@@ -144,6 +149,6 @@ ENGINE_DEAD_ERROR = MQEngineDeadError
 
 EXIT_OK = 0
 EXIT_ENGINE_FAILED = 70  # an exception in the engine, told to its clients before it left
-EXIT_DEVICE_LOST = 71
+EXIT_DEVICE_LOST = 71  # the GPU failed; a new process may find it well
 EXIT_TEMPORARY = 75  # try again: a resource was busy
 EXIT_CONFIG = 78  # the operator must act: parked at once

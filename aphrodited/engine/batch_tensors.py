@@ -46,7 +46,8 @@ class BatchTensors:
         last_rows = cu_seqlens[1:][samples] - 1  # [R]
 
         def to_device(values: np.ndarray) -> Tensor:
-            return torch.from_numpy(values).to(device)
+            tensor = torch.from_numpy(values)
+            return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
         metadata = AttentionMetadata(
             positions=to_device(positions),

@@ -16,6 +16,7 @@ from aphrodited.errors import ConfigError
 AUTO_MAX_MODEL_LEN = 8192
 AUTO_MEMORY_SHARE = 0.25  # of what is free
 AUTO_MEMORY_LIMIT = 2 * 1024**3  # bytes; a CPU computes too slowly to fill more with running sequences
+AUTO_GPU_MEMORY_SHARE = 0.8  # of what is free there once the weights are loaded; steps need the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,12 @@ def available_memory() -> int:
     return available if limit == "max" else max(0, min(available, int(limit) - used))
 
 
-def plan_capacity(config: ModelConfig, *, max_position_embeddings: int, block_bytes: int, free_memory: int) -> Capacity:
+def plan_capacity(
+    config: ModelConfig, *, max_position_embeddings: int, block_bytes: int, free_memory: int, on_gpu: bool = False
+) -> Capacity:
     """Settle max_model_len and num_blocks. A length that was left to us shrinks to what the memory holds.
 
-    block_bytes: of one block over all layers.  free_memory: bytes.
+    block_bytes: of one block over all layers.  free_memory: bytes, where the cache will be.
     Raises ConfigError, with what to change, if an explicit length fits neither the model nor the memory.
     """
     block_size = config.engine.block_size
@@ -54,6 +57,8 @@ def plan_capacity(config: ModelConfig, *, max_position_embeddings: int, block_by
     wanted = config.engine.max_num_seqs * blocks_per_sequence
     if config.engine.kv_cache_memory == "auto":
         memory = min(int(free_memory * AUTO_MEMORY_SHARE), AUTO_MEMORY_LIMIT)
+        if on_gpu:
+            memory = int(free_memory * AUTO_GPU_MEMORY_SHARE)
         num_blocks = min(wanted, memory // block_bytes)
     else:
         memory = config.engine.kv_cache_memory

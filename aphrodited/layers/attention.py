@@ -16,7 +16,7 @@ class AttentionMetadata:
     """
 
     positions: Tensor  # [T] int64, of each row in its sequence
-    slot_mapping: Tensor  # [T] int64, where each row's key and value go: block id x block size + offset
+    slot_mapping: Tensor  # [T] int64, where each row's key and value go: block id x block size + offset; on a GPU also negative, nowhere
     block_tables: Tensor  # [S, M] int32, block ids in order; what lies past a sequence's last block is never read
     cu_seqlens: Tensor  # [S + 1] int32, first query row of each sequence, and T
     context_lens: Tensor  # [S] int32, keys visible to the sequence's last row, itself included

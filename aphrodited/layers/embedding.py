@@ -12,7 +12,7 @@ class Embedding(Protocol):
     """A table [V, E] that is only ever read by row, so it may stay on disk or quantised."""
 
     def __call__(self, token_ids: Tensor) -> Tensor:
-        """float32 [T, E] for int64 ids [T]."""
+        """[T, E] in the model's format for int64 ids [T]."""
         ...
 
 
@@ -24,3 +24,13 @@ class DenseEmbedding:
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         return F.embedding(token_ids, self._table).float()
+
+
+class DeviceEmbedding:
+    """A table in the model's own format, on the model's device."""
+
+    def __init__(self, table: Tensor) -> None:
+        self._table = table  # [V, E]
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        return F.embedding(token_ids, self._table)

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -36,11 +37,36 @@ class AttentionPlan:
     num_threads: int
 
 
+class Attention(Protocol):
+    """Paged attention for tensors on one device and in one format; see PagedAttention."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def is_exact(self) -> bool: ...
+
+    def plan(self, metadata: AttentionMetadata) -> AttentionPlan: ...
+
+    def __call__(
+        self, qkv: Tensor, kv_cache: tuple[Tensor, Tensor], plan: AttentionPlan, window: int | None = None
+    ) -> Tensor: ...
+
+
+class MakeAttention(Protocol):
+    """PagedAttention or another class of attention."""
+
+    def __call__(self, num_heads: int, head_dim: int, rotary: Tensor, cache_dir: Path | None) -> Attention: ...
+
+
 class PagedAttention:
     """Scaled dot-product attention with rotary positions; one object serves all layers of a model.
 
     cache_dir keeps the compiled kernels; the first PagedAttention of a process decides where they lie.
     """
+
+    device = torch.device("cpu")
+    dtype = torch.float32
 
     def __init__(self, num_heads: int, head_dim: int, rotary: Tensor, cache_dir: Path | None = None) -> None:
         self._num_heads = num_heads

@@ -24,10 +24,11 @@ def rotate_and_store(
     x, y = rotated[..., :half].clone(), rotated[..., half : 2 * half].clone()
     rotated[..., :half] = x * cosines - y * sines
     rotated[..., half : 2 * half] = y * cosines + x * sines
-    block_ids = metadata.slot_mapping // block_size
-    offsets = metadata.slot_mapping % block_size
-    key_cache[block_ids, :, offsets] = heads[:, -2 * num_kv_heads : -num_kv_heads]
-    value_cache[block_ids, :, offsets] = heads[:, -num_kv_heads:]
+    is_stored = metadata.slot_mapping >= 0
+    slots = metadata.slot_mapping[is_stored]
+    block_ids, offsets = slots // block_size, slots % block_size
+    key_cache[block_ids, :, offsets] = heads[is_stored, -2 * num_kv_heads : -num_kv_heads]
+    value_cache[block_ids, :, offsets] = heads[is_stored, -num_kv_heads:]
 
 
 def attend(
@@ -51,7 +52,7 @@ def attend(
             for cache in (key_cache, value_cache)
         )  # [K, num_keys, D] each
         queries = qkv[rows, : num_heads * head_dim].view(-1, num_heads, head_dim).transpose(0, 1)  # [H, rows, D]
-        distances = metadata.positions[rows].unsqueeze(1) - torch.arange(num_keys)  # [rows, num_keys]
+        distances = metadata.positions[rows].unsqueeze(1) - torch.arange(num_keys, device=qkv.device)  # [rows, num_keys]
         visible = (distances >= 0) & (distances < window)
         attended = F.scaled_dot_product_attention(
             queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), attn_mask=visible, scale=scale, enable_gqa=True

@@ -8,6 +8,7 @@ With standbys configured, an engine that has loaded while another one serves wai
     exit code          reason
     0                  it was told to stop
     70                 an exception: in the log, on the page, and told to the clients
+    71                 the GPU failed
     75                 another engine process still serves this model
     78                 the model or the configuration cannot be used as it is: on the page
 
@@ -30,7 +31,15 @@ from types import FrameType
 from aphrodited.config.loader import daemon_paths, read_effective
 from aphrodited.config.schema import Config, ModelConfig
 from aphrodited.engine.factory import create_backend
-from aphrodited.errors import EXIT_CONFIG, EXIT_ENGINE_FAILED, EXIT_OK, EXIT_TEMPORARY, ConfigError
+from aphrodited.errors import (
+    EXIT_CONFIG,
+    EXIT_DEVICE_LOST,
+    EXIT_ENGINE_FAILED,
+    EXIT_OK,
+    EXIT_TEMPORARY,
+    ConfigError,
+    DeviceLostError,
+)
 from aphrodited.interfaces import EngineBackend
 from aphrodited.log import configure_logging, flush, get_logger, set_generation
 from aphrodited.mq.endpoints import Generation, GenerationTakenError, check_socket_paths, is_served, promote
@@ -99,6 +108,8 @@ def exit_code_of(error: Exception) -> int:
     """What the launcher is told about an engine that ended with this error."""
     if isinstance(error, ConfigError):
         return EXIT_CONFIG
+    if isinstance(error, DeviceLostError):
+        return EXIT_DEVICE_LOST
     return EXIT_TEMPORARY if isinstance(error, GenerationTakenError) else EXIT_ENGINE_FAILED
 
 

@@ -24,6 +24,7 @@ CONFINED: dict[str, set[str]] = {
     "supervisor": {"supervision"},
     "tokenizers": {"tokenizer"},
     "torch": {"engine", "layers", "models", "loaders", "sampling"},
+    "triton": {"layers"},
     "uvloop": {"workers", "bench"},
     "yaml": {"config"},
     "zmq": {"mq", "health", "workers"},
