@@ -105,6 +105,11 @@ def _num_running(daemon: RealDaemon) -> int:
     return page.num_running if page is not None else 0
 
 
+def _phase(daemon: RealDaemon) -> Phase | None:
+    page = read_page(daemon.paths.page(ENGINE))
+    return page.phase if page is not None else None
+
+
 def test_an_engine_that_is_restarted_hands_over_what_it_could_not_finish(daemon: RealDaemon) -> None:
     """SIGTERM: it refuses what is new and lets the rest run for a while, then ends it."""
     body = {**COMPLETION, "max_tokens": 900, "stream": True}
@@ -115,7 +120,7 @@ def test_an_engine_that_is_restarted_hands_over_what_it_could_not_finish(daemon:
         long = pool.submit(post, daemon, "/v1/completions", body)
         wait_until(lambda: _num_running(daemon) == 1, what="the long answer in the engine")
         os.kill(engine.pid, signal.SIGTERM)
-        wait_until(lambda: read_page(daemon.paths.page(ENGINE)).phase is Phase.DRAINING, what="the drain")  # type: ignore[union-attr]
+        wait_until(lambda: _phase(daemon) is Phase.DRAINING, what="the drain")
         new = pool.submit(post, daemon, "/v1/completions", COMPLETION)
         assert new.result(60)[0] == 200
         assert essence("", long.result(60)[1]) == essence("", expected[1])
@@ -130,7 +135,7 @@ def test_an_embedding_is_made_by_the_next_engine(daemon: RealDaemon) -> None:
     assert pid is not None
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(post, daemon, "/v1/embeddings", body)
-        wait_until(lambda: _num_running(daemon) > 0, what="the embedding in the engine")
+        wait_until(lambda: _phase(daemon) is Phase.STEPPING, what="the embedding in the engine")
         os.kill(pid, signal.SIGKILL)
         status, text = asked.result(60)
     assert status == 200, text
