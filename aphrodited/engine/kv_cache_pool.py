@@ -10,27 +10,39 @@ from torch import Tensor
 from aphrodited.errors import ConfigError
 from aphrodited.models.config import ModelArchitecture
 
-KV_DTYPE = torch.float32  # what the attention kernels read and write
+CPU = torch.device("cpu")
+KV_DTYPE = torch.float32  # what the CPU's attention kernels read and write
 
 
-def kv_block_bytes(architecture: ModelArchitecture, block_size: int) -> int:
+def kv_block_bytes(architecture: ModelArchitecture, block_size: int, dtype: torch.dtype = KV_DTYPE) -> int:
     """Bytes of one block over all layers, keys and values together."""
     per_token = 2 * architecture.num_layers * architecture.num_kv_heads * architecture.head_dim
-    return per_token * block_size * KV_DTYPE.itemsize
+    return per_token * block_size * dtype.itemsize
 
 
 class KVCachePool:
     """layers[i] is (k, v) of layer i, each [N, K, B, D]. Raises ConfigError if that is more than the system gives.
 
-    Zeroed memory of the system, which becomes real when first written (torch.zeros would write all of it): an engine
+    On the CPU zeroed memory of the system, which becomes real when first written (torch.zeros would write all of it): an engine
     starts at once and stays small until it works. Small pages on purpose: a few short sequences touch a little of every
     layer, which in huge pages was 120 MB and seconds of page faults on a virtual machine.
     """
 
-    def __init__(self, architecture: ModelArchitecture, *, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self,
+        architecture: ModelArchitecture,
+        *,
+        num_blocks: int,
+        block_size: int,
+        device: torch.device = CPU,
+        dtype: torch.dtype = KV_DTYPE,
+    ) -> None:
         shape = (num_blocks, architecture.num_kv_heads, block_size, architecture.head_dim)
-        memory = _reserve(num_blocks * kv_block_bytes(architecture, block_size))
-        pool = torch.frombuffer(memory, dtype=KV_DTYPE).view(architecture.num_layers, 2, *shape)
+        if device == CPU:
+            memory = _reserve(num_blocks * kv_block_bytes(architecture, block_size, dtype))
+            pool = torch.frombuffer(memory, dtype=dtype).view(architecture.num_layers, 2, *shape)
+        else:
+            pool = torch.zeros((architecture.num_layers, 2, *shape), dtype=dtype, device=device)
         self.layers: list[tuple[Tensor, Tensor]] = [(keys, values) for keys, values in pool]
 
 

@@ -36,6 +36,8 @@ class CausalModel(Protocol):
     on_layer: Callable[[], None] | None
     fingerprint: str
     deterministic: bool
+    device: torch.device
+    dtype: torch.dtype  # of its keys and values
 
     def forward(
         self,
