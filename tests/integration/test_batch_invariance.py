@@ -34,7 +34,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "llama": Case(write_tiny_llama_dir, {}, {}, 6),
+    "llama": Case(write_tiny_llama_dir, {}, {}, 5),
     "gpt-neox": Case(write_tiny_neox_dir, {}, {}, 4),
     "mistral with a window": Case(
         write_tiny_llama_dir,
@@ -42,7 +42,7 @@ CASES = {
         {},
         4,
     ),
-    "llama as wide as SmolLM2": Case(write_tiny_llama_dir, SMOLLM2_WIDTHS, {"load_format": "dummy"}, 3),
+    "llama as wide as SmolLM2": Case(write_tiny_llama_dir, SMOLLM2_WIDTHS, {"load_format": "dummy"}, 2),
 }
 
 

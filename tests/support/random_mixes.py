@@ -38,12 +38,12 @@ class WitnessedModel:
     """A model that remembers the logits of the last step, before the sampler overwrites them."""
 
     def __init__(self, model: CausalLM) -> None:
-        self.config = model.config
-        self.fingerprint = model.fingerprint
-        self.deterministic = model.deterministic
         self.on_layer: Callable[[], None] | None = None
         self._model = model
         self._logits: list[Tensor] = []
+
+    def __getattr__(self, name: str) -> Any:  # whatever else an engine asks of a model
+        return getattr(self._model, name)
 
     def forward(self, *args: Any) -> Tensor:
         self._model.on_layer = self.on_layer
@@ -101,7 +101,9 @@ def random_requests(rng: random.Random, vocab_size: int) -> list[GenerateRequest
     beginning = [rng.randrange(vocab_size) for _ in range(60)]
 
     def prompt() -> list[int]:
-        return beginning[: rng.choice([0, 7, 16, 40, 60])] + [rng.randrange(vocab_size) for _ in range(rng.randint(1, 40))]
+        start = rng.choice([0, 0, 0, BLOCK_SIZE])  # the same blocks, elsewhere
+        own = [rng.randrange(vocab_size) for _ in range(rng.randint(1, 40))]
+        return beginning[start : rng.choice([0, 7, 16, 40, 60])] + own
 
     return [
         GenerateRequest(f"r{i}", prompt(), random_params(rng, vocab_size), priority=rng.choice([-1, 0, 0, 1]))
@@ -110,13 +112,16 @@ def random_requests(rng: random.Random, vocab_size: int) -> list[GenerateRequest
 
 
 def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
+    max_tokens = rng.choice([1, 10, 24, 30])
     return SamplingParams(
         temperature=rng.choice([0.0, 0.0, 0.6, 1.0, 2.0]),
         top_k=rng.choice([0, 0, 1, 20]),
         top_p=rng.choice([1.0, 0.9, 0.3]),
         min_p=rng.choice([0.0, 0.05]),
         seed=rng.randrange(2**63),
-        max_tokens=rng.randint(1, 20),
+        max_tokens=max_tokens,
+        min_tokens=rng.choice([0, max_tokens // 2]),
+        stop_token_ids=tuple(rng.sample(range(vocab_size), 4)),
         ignore_eos=rng.random() < 0.7,
         logprobs=rng.choice([None, 0, 20]),
         presence_penalty=rng.choice([0.0, 0.0, 0.8]),
@@ -164,10 +169,10 @@ def answers_in_company(
 
 
 def _random_engine(model: CausalLM, rng: random.Random) -> Witness:
-    num_blocks = rng.choice([32, 34, 40, 400])  # 32 hold one sequence of MAX_MODEL_LEN
+    num_blocks = rng.choice([32, 33, 36, 300])  # 32 hold one sequence of MAX_MODEL_LEN
     return Witness.of(
         model,
-        max_num_seqs=rng.choice([1, 5, 16, 64]),
+        max_num_seqs=rng.choice([2, 8, 16, 64]),
         max_num_batched_tokens=rng.choice([16, 17, 31, 64, 2048]),
         kv_cache_memory=num_blocks * kv_block_bytes(model.config, BLOCK_SIZE),
         enable_prefix_caching=rng.random() < 0.7,
