@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from aphrodited.health.status import ProcessStatus
 from aphrodited.page import read_page
 from tests.support.daemons import wait_until
-from tests.support.real_daemon import RealDaemon
+from tests.support.real_daemon import RealDaemon, Stream
 
 PATH = Path(__file__).parents[2] / "var" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 MODEL = "smollm2"
@@ -113,3 +114,35 @@ def metrics(daemon: RealDaemon) -> str:
         return connection.getresponse().read().decode()
     finally:
         connection.close()
+
+
+def test_a_standby_goes_on_with_a_stream_of_the_engine_that_is_killed() -> None:
+    daemon = RealDaemon(embedded={MODEL: PATH}, standby=1, on_death="resume")
+    request = {"model": MODEL, "temperature": 0, "max_tokens": 60}
+
+    def engines(state: str) -> list[ProcessStatus]:
+        return [p for p in daemon.status().processes if p.model == MODEL and p.state == state]
+
+    def text(stream: Stream) -> str:
+        stream.wait(60)
+        assert stream.error is None
+        events = [json.loads(line.removeprefix("data: ")) for _, line in stream.lines if line.startswith("data: {")]
+        return "".join(choice["text"] for event in events for choice in event["choices"])
+
+    try:
+        daemon.start()
+        daemon.wait_serving(timeout_s=90)
+        wait_until(lambda: engines("standby"), 120, "the standby")
+        undisturbed = text(daemon.open_stream("Once upon a time", **request))
+        for _ in range(2):
+            wait_until(lambda: engines("standby"), 120, "the standby")
+            (active,), (standby,) = engines("ready"), engines("standby")
+            stream = daemon.open_stream("Once upon a time", **request)
+            wait_until(lambda stream=stream: stream.num_tokens >= 5, 60, "tokens")
+            assert active.pid is not None
+            os.kill(active.pid, signal.SIGKILL)
+            assert text(stream) == undisturbed
+            (promoted,) = engines("ready")
+            assert (promoted.pid, promoted.generation) == (standby.pid, (active.generation or 0) + 1)
+    finally:
+        daemon.close()

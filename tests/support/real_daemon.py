@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aphrodited.config.loader import load_config
+from aphrodited.config.loader import load_config, read_effective
 from aphrodited.health.status import DaemonStatus, ProcessStatus, read_status
 from aphrodited.page import read_page
 from aphrodited.paths import MONITOR_PROGRAM, engine_program
@@ -73,7 +73,8 @@ class RealDaemon(Daemon):
     # -- status --
 
     def status(self) -> DaemonStatus:
-        return read_status(load_config(self.config), self.paths)
+        effective = self.paths.effective_config
+        return read_status(read_effective(effective) if effective.exists() else load_config(self.config), self.paths)
 
     def process_status(self, name: str) -> ProcessStatus:
         return next(process for process in self.status().processes if process.name == name)
@@ -217,11 +218,13 @@ class Stream:
 
 
 @contextmanager
-def real_daemon(*models: str, **options: Any) -> Iterator[RealDaemon]:
-    """A daemon that serves; afterwards nothing is left of it."""
+def real_daemon(*models: str, wait: bool = True, **options: Any) -> Iterator[RealDaemon]:
+    """A daemon that serves, or with wait=False has just been started; afterwards nothing is left of it."""
     daemon = RealDaemon(*models, **options)
     try:
-        daemon.start_serving()
+        daemon.start()
+        if wait:
+            daemon.wait_serving()
         yield daemon
     finally:
         daemon.close()

@@ -93,6 +93,8 @@ def test_a_model_is_as_near_to_serving_as_its_best_engine():
         return nearest_to_serving(engines, lambda state: state)
 
     assert model_state(State.LOADING, State.READY) is State.READY
+    assert model_state(State.STARTING, State.STANDBY) is State.STANDBY
+    assert model_state(State.LOADING, State.STANDBY) is State.STANDBY
     for state in State:
         assert model_state(state) is state
         assert model_state(state, State.READY) is State.READY

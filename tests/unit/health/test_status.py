@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 
+from aphrodited.config.schema import ApiConfig, Config, ModelConfig
 from aphrodited.health.probes import NOTHING_SEEN, look_at
 from aphrodited.health.record import Record
 from aphrodited.health.status import merge_status, read_status
@@ -179,3 +180,27 @@ def test_the_state_written_by_a_ledger_on_disk_is_read(config, paths):
     assert engine.last_exit is not None
     assert engine.last_exit.cause == "boom"
     assert engine.restarts == 0  # no daemon runs, so none since it started
+
+
+def test_a_model_is_its_active_engine_and_counts_the_others_that_wait(paths, page_of, sleeper):
+    config = Config(models=(ModelConfig("demo", "/m/demo", standby=1),), api=ApiConfig(workers=1))
+    names = [engine_program("demo", 0), engine_program("demo", 1)]
+    page_of(names[0], sleeper.pid).update(phase=Phase.STANDBY)
+    page_of(names[1], sleeper.pid).update(phase=Phase.READY, generation=4, num_running=2)
+    known = programs(config)
+    infos = {name: info(name, pid=sleeper.pid) for name in names}
+    looks = {name: look_at(name, paths) for name in names}
+    status = merge_status(config, known, infos, looks, Record([], None), sleeper.pid, "")
+    (model,) = status.models
+    assert (model.state, model.generation, model.num_running, model.num_standby) == ("ready", 4, 2, 1)
+    assert [(by_name(status)[name].state, by_name(status)[name].generation) for name in names] == [
+        ("standby", None),
+        ("ready", 4),
+    ]
+    assert by_name(status)[names[0]].rss_bytes > 0
+
+
+def test_an_engine_that_waits_for_its_peers_says_for_what(status_of, paths, sleeper):
+    launch(paths, ENGINE, sleeper.pid, LaunchState.WAITING, reason="engine 1 is about to serve")
+    process = by_name(status_of(info(ENGINE, pid=sleeper.pid)))[ENGINE]
+    assert (process.state, process.reason) == ("starting", "engine 1 is about to serve")

@@ -13,8 +13,17 @@ from pathlib import Path
 import pytest
 
 from aphrodited.errors import ConfigError
-from aphrodited.mq.endpoints import GenerationTakenError, check_socket_paths, promote, read_current
+from aphrodited.mq.endpoints import (
+    GenerationTakenError,
+    Holder,
+    check_socket_paths,
+    is_served,
+    promote,
+    read_current,
+    read_holder,
+)
 from aphrodited.paths import ModelPaths
+from aphrodited.procfs import process_start_ticks
 
 
 def announced(paths: ModelPaths) -> int | None:
@@ -127,3 +136,19 @@ def test_no_file_descriptor_is_left(model_paths: ModelPaths) -> None:
     for _ in range(5):
         promote(model_paths).close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_lock_file_names_its_holder(model_paths: ModelPaths) -> None:
+    assert not is_served(model_paths)
+    with closing(promote(model_paths)) as generation:
+        start_ticks = process_start_ticks(os.getpid())
+        assert start_ticks is not None
+        assert read_holder(generation._lock_fd) == Holder(os.getpid(), start_ticks)
+        assert is_served(model_paths)
+
+
+@pytest.mark.parametrize("text", ["", "3\n", "3 x y\n", "3 999999999 5\n", "3 1 5\n"])
+def test_a_holder_that_is_not_there_serves_nothing(model_paths: ModelPaths, text: str) -> None:
+    model_paths.folder.mkdir(parents=True)
+    model_paths.lock.write_text(text)
+    assert not is_served(model_paths)

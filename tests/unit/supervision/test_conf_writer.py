@@ -13,7 +13,7 @@ from aphrodited.supervision.conf_writer import check_conf, parse_conf, render_co
 GOLDEN = Path(__file__).parents[3] / "etc" / "supervisord.conf"
 LAUNCHER = ["/opt/aphrodited/.venv/bin/python", "-P", "-m", "aphrodited.cli.launcher"]
 PATHS = DaemonPaths(Path("/run/aphrodited"), Path("/var/log/aphrodited"), Path("/var/lib/aphrodited"))
-CONFIG = Config(models=(ModelConfig(name="SmolLM2-135M-Instruct", path="/srv/models/smollm2.gguf"),))
+CONFIG = Config(models=(ModelConfig(name="SmolLM2-135M-Instruct", path="/srv/models/smollm2.gguf", standby=1),))
 
 
 def paths_in(folder: Path) -> DaemonPaths:
@@ -32,7 +32,7 @@ def test_supervisor_reads_back_what_was_meant(tmp_path):
     write_conf(CONFIG, paths, LAUNCHER, 7)
     assert paths.supervisord_conf.stat().st_mode & 0o777 == 0o600
     parsed = parse_conf(paths.supervisord_conf)
-    assert list(parsed["programs"]) == ["monitor", "engine-d26ab3ee-0", "api-0", "api-1"]
+    assert list(parsed["programs"]) == ["monitor", "engine-d26ab3ee-0", "engine-d26ab3ee-1", "api-0", "api-1"]
     assert parsed["programs"]["api-1"]["argv"] == [
         *LAUNCHER,
         "--runtime-dir",

@@ -55,6 +55,11 @@ def test_a_death_carries_signal_core_and_what_the_page_said():
     assert death.uptime_s == pytest.approx(2.0, abs=0.5)
 
 
+@pytest.mark.parametrize(("phase", "standby"), [(Phase.STANDBY, True), (Phase.LOADING, False), (Phase.READY, False)])
+def test_a_death_in_standby_is_told_from_others(phase, standby):
+    assert describe(signal.SIGKILL, page=a_page(phase)).standby is standby
+
+
 def test_a_launcher_that_waited_was_never_up():
     assert describe(signal.SIGKILL, launch=launched(LaunchState.PARKED, ago_s=3600)).uptime_s == 0.0
 

@@ -24,6 +24,7 @@ def entry(at_s, what, program="p", boot_id=BOOT, **fields):
         "stopped": {"code": 0, "requested": True},
         "config": {"code": 78, "cause": "model.gguf: no such file"},
         "idle": {"signal": "SIGKILL", "uptime_s": 601.0},
+        "standby": {"signal": "SIGKILL", "standby": True},
     }
     return Death(**{**common, "pid": 1, "uptime_s": 1.0, **kinds[what], **fields})
 
@@ -40,6 +41,8 @@ def ask(lives, now_s, policy=POLICY, jitter=0.0):
         ([(10, "worked")], 10, LaunchState.RUNNING, 0),
         ([(10, "idle")], 10, LaunchState.RUNNING, 0),
         ([(10, "stopped")], 10, LaunchState.RUNNING, 0),
+        ([(10, "standby"), (20, "standby"), (30, "standby")], 30, LaunchState.RUNNING, 0),
+        ([(at_s, "standby") for at_s in (10, 20, 30, 40, 50)], 50, LaunchState.PARKED, 5 * MINUTE),
         ([(10, "strike")], 10, LaunchState.BACKOFF, 1),
         ([(10, "strike")], 10.25, LaunchState.BACKOFF, 0.75),
         ([(10, "strike")], 11, LaunchState.RUNNING, 0),

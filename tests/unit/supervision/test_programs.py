@@ -22,6 +22,14 @@ def test_the_set_of_programs_follows_from_the_configuration():
     assert [p.title for p in known] == ["monitor", "the engine of a", "the engine of b", "api-0", "api-1"]
 
 
+def test_a_model_with_standbys_has_several_engines_of_equal_rank():
+    config = Config(models=(ModelConfig("a", "p", standby=2), ModelConfig("b", "p", standby=0)))
+    engines = [program for program in programs(config) if program.role is Role.ENGINE]
+    assert [program.name[-2:] for program in engines] == ["-0", "-1", "-2", "-0"]
+    assert len({program.name for program in engines}) == 4
+    assert [program.title for program in engines] == ["engine 0 of a", "engine 1 of a", "engine 2 of a", "the engine of b"]
+
+
 @pytest.mark.parametrize(
     ("name", "full"),
     [("monitor", "monitor:monitor"), ("engine-0a1b2c3d-0", "engines:engine-0a1b2c3d-0"), ("api-1", "api:api-1"), ("x", "x")],

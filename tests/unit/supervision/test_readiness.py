@@ -32,6 +32,7 @@ ALL = {MONITOR: READY, ENGINE_A: READY, ENGINE_B: READY, API_0: READY, API_1: RE
         (in_phase(Phase.LOADING), Condition.STARTING),
         (in_phase(Phase.STEPPING), Condition.READY),
         (in_phase(Phase.DRAINING), Condition.STARTING),
+        (in_phase(Phase.STANDBY), Condition.STANDBY),
         (held(LaunchState.BACKOFF), Condition.WAITING),
         (held(LaunchState.PARKED), Condition.PARKED),
         (held(LaunchState.WAITING), Condition.STARTING),
@@ -59,4 +60,23 @@ def test_the_condition_of_a_program(sight, condition):
 def test_the_daemon_is_ready_when_every_model_is_settled_and_the_api_is_up(changes, is_ready, text):
     sights = {name: sight for name, sight in {**ALL, **changes}.items() if sight is not None}
     readiness = judge(PROGRAMS, sights)
+    assert (readiness.is_ready, readiness.text) == (is_ready, text)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_ready", "text"),
+    [
+        (READY, in_phase(Phase.STANDBY), True, "a serves"),
+        (in_phase(Phase.STANDBY), READY, True, "a serves"),
+        (READY, held(LaunchState.WAITING), True, "a serves"),
+        (None, in_phase(Phase.STANDBY), False, "a changes over to its standby"),
+        (held(LaunchState.WAITING), in_phase(Phase.LOADING, 0.5), False, "a loads, 50%"),
+        (PARKED, in_phase(Phase.LOADING, 0.5), False, "a loads, 50%"),
+        (PARKED, PARKED, True, "a is parked: no such file"),
+    ],
+)
+def test_the_engine_nearest_to_serving_speaks_for_its_model(first, second, is_ready, text):
+    known = programs(Config(models=(ModelConfig("a", "a", standby=1),), api=ApiConfig(workers=1)))
+    said = {known[0].name: READY, known[1].name: first, known[2].name: second, known[3].name: READY}
+    readiness = judge(known, {name: sight for name, sight in said.items() if sight is not None})
     assert (readiness.is_ready, readiness.text) == (is_ready, text)

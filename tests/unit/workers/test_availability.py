@@ -39,9 +39,9 @@ def availability(paths, clock):
 def launch(paths):
     """Call it with a state for what the launcher, here this process, says."""
 
-    def write(state, next_try_at_s=None, reason="", pid=None):
-        told = ProgramState(PROGRAM, pid or os.getpid(), state, 0.0, reason, next_try_at_s)
-        write_program_state(paths.program_state(PROGRAM), told)
+    def write(state, next_try_at_s=None, reason="", pid=None, program=PROGRAM):
+        told = ProgramState(program, pid or os.getpid(), state, 0.0, reason, next_try_at_s)
+        write_program_state(paths.program_state(program), told)
 
     return write
 
@@ -85,3 +85,16 @@ def test_files_are_read_at_most_twice_a_second(availability, launch, clock):
     assert availability().state == "parked"
     clock.now_s += MAX_AGE_S / 2
     assert availability().state == "starting"
+
+
+def test_of_several_engines_the_one_nearest_to_serving_counts(paths, clock, launch):
+    standby = engine_program("m", 1)
+    known = EngineAvailability([PROGRAM, standby], paths, clock, boottime=lambda: 1000.0)
+    launch(LaunchState.PARKED, 1042.0, "it crashed")
+    launch(LaunchState.RUNNING, program=standby)
+    PageWriter(paths.page(standby)).update(phase=Phase.STANDBY)
+    assert (known().state, known().due_in_s) == ("standby", 0.0)
+    clock.now_s += MAX_AGE_S
+    launch(LaunchState.BACKOFF, 1010.0, program=standby)
+    paths.page(standby).unlink()
+    assert (known().state, known().due_in_s) == ("backoff", 10.0)
