@@ -14,6 +14,7 @@ from aphrodited.engine.null_backend import DEFAULT_VOCAB_SIZE
 from aphrodited.errors import RequestAbortedError, RequestError
 from aphrodited.interfaces import EngineClient
 from aphrodited.outputs import FinishReason, RequestOutput
+from aphrodited.request import GenerateRequest
 
 MARKER = DEFAULT_VOCAB_SIZE - 1
 RAISE, NOT_FINITE = 1, 4
@@ -51,6 +52,22 @@ async def test_a_bad_request_is_refused_alone(engine: AsyncAphrodite) -> None:
     with pytest.raises(RequestError, match="pooling"):
         await engine.encode([1], "embed", pooling="max")
     assert (await good).finished
+
+
+async def test_an_answer_can_be_put_together_elsewhere_and_goes_on_from_any_token(engine: AsyncAphrodite) -> None:
+    seen: EngineClient = engine
+    params = SamplingParams(max_tokens=7)
+    whole = (await last_of(seen.generate([5, 6, 7], params, "whole"))).outputs[0].token_ids
+    for cut in range(1, 7):
+        received = whole[:cut]
+        async with seen.open(GenerateRequest("r", [5, 6, 7, *received], params, num_replayed=cut)) as source:
+            while (output := await source.get()).finish_reason is None:
+                received = received + output.token_ids
+        assert received + output.token_ids == whole
+    async with seen.open(GenerateRequest("left", [5], SamplingParams(max_tokens=4000))) as source:
+        await source.get()
+    await asyncio.wait_for(last_of(seen.generate([1], params, "next")), 10)
+    assert (await engine.stats()).num_aborted == 1
 
 
 async def test_prompts_are_embedded_beside_others(engine: AsyncAphrodite) -> None:

@@ -48,6 +48,14 @@ def test_a_lower_priority_number_runs_first_then_arrival(rig):
     assert [it.step()[1][0].key for _ in range(4)] == [1, 3, 0, 2]
 
 
+def test_answers_of_another_life_go_on_before_new_ones_the_shortest_first(rig):
+    it = rig(max_num_seqs=1)
+    for num_tokens, num_replayed in ((2, 0), (8, 3), (5, 1), (8, 7)):
+        it.add(range(num_tokens), num_replayed=num_replayed, max_tokens=num_replayed + 1)
+    it.add([5, 6], priority=-1, max_tokens=1)
+    assert [it.step()[1][0].key for _ in range(5)] == [4, 2, 1, 3, 0]
+
+
 def test_no_more_sequences_run_than_allowed(rig):
     it = rig(max_num_seqs=3)
     for _ in range(5):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from aphrodited.errors import (
     ContextLengthError,
     EngineError,
+    EngineStoppingError,
     MQEngineDeadError,
     OutputLostError,
     QueueFullError,
@@ -73,7 +74,8 @@ def test_abort_ends_every_request_of_the_label() -> None:
     [
         (RequestFailed(0, 1, "QUEUE_FULL", "full", 429), QueueFullError),
         (RequestFailed(0, 1, "context_length_exceeded", "too long", 400, "prompt"), ContextLengthError),
-        (RequestFailed(0, 1, "SHUTTING_DOWN", "leaving", 503), EngineError),
+        (RequestFailed(0, 1, "SHUTTING_DOWN", "leaving", 503), EngineStoppingError),
+        (RequestFailed(0, 1, "LOST", "gone", 503), EngineError),
     ],
 )
 async def test_a_failure_is_the_error_it_was(failure: RequestFailed, kind: type[Exception]) -> None:
