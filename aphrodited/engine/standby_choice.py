@@ -1,7 +1,7 @@
 """Decides what `standby: auto` means on this machine: one more engine where the memory holds it, else none.
 
-An engine is taken to need its weights in float32, its KV cache in full, and what the libraries take. Only heads of
-files are read. Loads no torch: the daemon asks before anything is started.
+An engine is taken to need its weights in float32 and half as much to read them, its KV cache in full, and what the
+libraries take. Only heads of files are read. Loads no torch: the daemon asks before anything is started.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from aphrodited.engine.capacity import AUTO_MEMORY_LIMIT, AUTO_MEMORY_SHARE
 from aphrodited.errors import ModelLoadError
 from aphrodited.gguf_file import read_head
 
-LIBRARIES = 400 * 1024**2
-BYTES_PER_WEIGHT = 4  # float32; less with quantization, more while loading
+LIBRARIES = 500 * 1024**2
+BYTES_PER_WEIGHT = 6  # float32, and what reading them leaves behind; less with quantization
 MAX_HEADER = 100 * 1024**2  # bytes of a safetensors header; the format's own limit
 
 
