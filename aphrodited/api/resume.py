@@ -6,7 +6,8 @@
 
 Whatever was received, shown or held back, is submitted again behind the prompt, as replayed tokens, and the same
 OutputBuilder goes on. Randomness depends on seed and position alone, so a request with a seed gives the bytes that an
-undisturbed engine would have given; another engine may only go on if its fingerprint says that it computes the same.
+undisturbed engine would have given; another engine may only go on if its fingerprint says that it computes the same. A request that gets no further in
+MAX_BARREN_LIVES engines in a row is given up: it may be what ends them, and would end all that follow.
 Knows no HTTP and no transport.
 """
 
@@ -41,6 +42,8 @@ log = get_logger()
 
 RETRY_S = 0.1
 """Pause before an engine that takes nothing now is asked again."""
+
+MAX_BARREN_LIVES = 2
 
 BYTES_PER_TOKEN = 8  # of what is held
 
@@ -114,6 +117,7 @@ class _Lives:
         self._lost: EngineError | None = None  # why it waits, or waited last
         self._lost_at_s = 0.0
         self._num_tokens = 0  # when it was lost
+        self._num_barren = 0  # engines in a row that died before they added a token
 
     async def wait_for_next(self, error: EngineError | QueueFullError, num_tokens: int) -> None:
         """Return as soon as the request, with so many tokens of its answer, may be submitted again.
@@ -125,12 +129,18 @@ class _Lives:
             raise self._model.died(error) if isinstance(error, MQEngineDeadError) else error
         is_interrupted = isinstance(error, _INTERRUPTED)
         self._num_interruptions += is_interrupted
+        if isinstance(error, MQEngineDeadError):
+            has_progress = self._num_interruptions == 1 or num_tokens > self._num_tokens
+            self._num_barren = 0 if has_progress else self._num_barren + 1
         is_new = is_interrupted or self._lost is None or num_tokens > self._num_tokens
         if is_new:
             if isinstance(error, QueueFullError):
                 raise error  # no engine has had it: the client may well wait itself
             self._lost, self._lost_at_s, self._num_tokens = error, resumer.clock(), num_tokens
         assert self._lost is not None
+        if self._num_barren >= MAX_BARREN_LIVES:
+            reason = f"the request got no further in {MAX_BARREN_LIVES} engines it went on in, and may be why they died"
+            raise self._model.died(self._lost, reason)
         if self._num_interruptions > resumer.max_resumes:
             raise self._model.died(self._lost, f"the request was resumed {resumer.max_resumes} times already")
         if not is_interrupted:

@@ -171,13 +171,22 @@ async def refused(client, stream=False, status=503, **fields):
 async def test_it_is_resumed_so_many_times_and_not_more(stage, connect, stream):
     stage.recovery = msgspec.structs.replace(stage.recovery, max_resumes=3)
     client = await connect()
-    stage.engine.die_after = 2
+    stage.engine.deaths = [2, 4, 6, 8]
     error, response = await refused(client, stream)
     assert error["code"] == "ENGINE_DEAD"
     assert "killed by a test" in error["message"]
     assert "resumed 3 times" in error["message"]
     assert len(stage.engine.requests) == 4
     assert stream or response.headers["Retry-After"] == "1"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_that_gets_no_further_in_two_engines_is_given_up(client, stage, stream):
+    stage.engine.die_after = 2
+    error, _ = await refused(client, stream)
+    assert error["code"] == "ENGINE_DEAD"
+    assert "got no further" in error["message"]
+    assert len(stage.engine.requests) == 3
 
 
 @pytest.mark.parametrize("stream", [False, True])
