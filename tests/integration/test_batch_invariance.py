@@ -43,6 +43,10 @@ CASES = {
         4,
     ),
     "llama as wide as SmolLM2": Case(write_tiny_llama_dir, SMOLLM2_WIDTHS, {"load_format": "dummy"}, 2),
+    "llama in int8": Case(write_tiny_llama_dir, {}, {"quantization": "int8"}, 3),
+    "llama in int8, as wide as SmolLM2": Case(
+        write_tiny_llama_dir, SMOLLM2_WIDTHS, {"load_format": "dummy", "quantization": "int8"}, 2
+    ),
 }
 
 
@@ -59,6 +63,8 @@ def _one_thread() -> Iterator[None]:
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[CausalLM, int]:
     """A model, and how many mixes to try on it."""
     write, fields, options, num_mixes = request.param
+    if "quantization" in options and not pytest.importorskip("aphrodited.layers.quantized_linear").can_quantize():
+        pytest.skip("this CPU or build of torch has no int8 products")
     return load(write(tmp_path, **fields), **options), num_mixes
 
 
