@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from aphrodited.config.cpus import usable_cpus
 from aphrodited.config.schema import Config
 from aphrodited.paths import MAX_SOCKET_PATH, DaemonPaths, model_folder
 
@@ -30,6 +31,7 @@ def find_problems(config: Config, paths: DaemonPaths) -> Iterator[Complaint]:
     """All of them, in no particular order."""
     yield from _check_models(config)
     yield from _check_listeners(config)
+    yield from _check_cpus(config)
     for key, name in (("api.keys_file", config.api.keys_file), ("api.admin_keys_file", config.api.admin_keys_file)):
         if name is not None:
             yield from (Complaint(key, message) for message in _check_keys_file(Path(name)))
@@ -87,6 +89,15 @@ def _check_listeners(config: Config) -> Iterator[Complaint]:
             " (or api.allow_unauthenticated: true, if really anybody may use it)",
             ("api.keys_file", "api.allow_unauthenticated"),
         )
+
+
+def _check_cpus(config: Config) -> Iterator[Complaint]:
+    lists = {"api.cpus": config.api.cpus}
+    lists |= {f"models[{index}].engine.cpus": model.engine.cpus for index, model in enumerate(config.models)}
+    for key, cpus in lists.items():
+        if not usable_cpus(cpus):
+            allowed = ", ".join(map(str, sorted(usable_cpus(None))))
+            yield Complaint(key, f"none of {cpus} may be used by this process, which has {allowed}")
 
 
 def _check_keys_file(path: Path) -> Iterator[str]:

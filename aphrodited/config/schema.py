@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from aphrodited.config import cpus
+
 
 def doc(description: str, *, apply: str, kind: str | None = None, unit: str | None = None, **limits: Any) -> Meta:
     """A leaf's metadata. kind is `size` (bytes, written as 2GiB), `path`, or None for the plain type."""
@@ -21,6 +23,7 @@ def doc(description: str, *, apply: str, kind: str | None = None, unit: str | No
 
 PositiveOrAuto = Annotated[int, Meta(ge=1)] | Literal["auto"]
 StandbysOrAuto = Annotated[int, Meta(ge=0, le=4)] | Literal["auto"]
+CpuList = Annotated[str, Meta(pattern=cpus.PATTERN)]
 SizeOrAuto = Annotated[int, Meta(ge=1024**2)] | Literal["auto"]
 
 
@@ -44,7 +47,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
     kv_cache_memory: Annotated[
         SizeOrAuto,
         doc(
-            "Memory of the KV cache; auto is what max_num_seqs sequences need, at most a quarter of the free memory and 2GiB.",
+            "Memory of the KV cache; auto is what max_num_seqs sequences need, at most a quarter of the free memory and 2GiB, on a GPU 80% of what is free there.",
             apply="engine",
             kind="size",
             unit="bytes",
@@ -57,6 +60,16 @@ class EngineConfig(msgspec.Struct, frozen=True):
     enable_prefix_caching: Annotated[
         bool, doc("Reuse KV blocks of prompts that begin alike.", apply="engine")
     ] = True
+    cpus: Annotated[
+        CpuList | None, doc("CPUs the engine may run on, such as 0-3,8; without it, all that the daemon may use.", apply="engine")
+    ] = None
+    wait_policy: Annotated[
+        Literal["passive", "active"],
+        doc(
+            "What compute threads do between two pieces of work: sleep, or spin, which is only faster on CPUs that nothing else uses.",
+            apply="engine",
+        ),
+    ] = "passive"
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
@@ -85,7 +98,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
-        doc("Number format of weights and KV cache; auto is what is fastest on this machine.", apply="engine"),
+        doc("Number format of weights and KV cache; auto is float32 on the CPU, bfloat16 on a GPU.", apply="engine"),
     ] = "auto"
     max_model_len: Annotated[
         PositiveOrAuto,
@@ -96,6 +109,18 @@ class ModelConfig(msgspec.Struct, frozen=True):
         doc("How weights are read; dummy makes random ones of the model's shape, for benchmarks.", apply="engine"),
     ] = "auto"
     engine: EngineConfig = EngineConfig()
+    quantization: Annotated[
+        Literal["none", "int8"],
+        doc("int8 rounds weights and activations to 8 bits: faster, a quarter of the memory, slightly other answers.", apply="engine"),
+    ] = "none"
+    device: Annotated[
+        str,
+        doc(
+            "What computes: cpu, cuda:N for one of NVIDIA's GPUs, auto for the first of them if there is one, else the CPU.",
+            apply="engine",
+            pattern=r"^(auto|cpu|cuda:[0-9]{1,3})$",
+        ),
+    ] = "auto"
 
     @property
     def num_standbys(self) -> int:
@@ -127,6 +152,9 @@ class ApiConfig(msgspec.Struct, frozen=True):
     deadline_s: Annotated[
         float, doc("Longest time from a request's arrival to the end of its answer, after which it ends with 504; 0 is no limit.", apply="api", unit="seconds", ge=0)
     ] = 0.0
+    cpus: Annotated[
+        CpuList | None, doc("CPUs the API workers may run on, such as 0-3,8; without it, all that the daemon may use.", apply="api")
+    ] = None
     max_choices: Annotated[int, doc("Largest n a request may ask for.", apply="api", unit="choices", ge=1, le=128)] = 16
     keepalive_s: Annotated[
         float, doc("Pause after which a waiting stream sends a comment line.", apply="api", unit="seconds", ge=1, le=600)

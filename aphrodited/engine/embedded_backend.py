@@ -9,10 +9,12 @@ from pathlib import Path
 import torch
 
 from aphrodited.config.schema import ModelConfig
-from aphrodited.engine.aphrodite_engine import AphroditeEngine
-from aphrodited.engine.capacity import available_memory, plan_capacity
+from aphrodited.engine.aphrodite_engine import AphroditeEngine, Runner
+from aphrodited.engine.capacity import Capacity, available_memory, plan_capacity
+from aphrodited.engine.decode_graphs import CudaGraphRecorder, GraphedModel
+from aphrodited.engine.device import CPU, GpuRunner, free_gpu_memory, resolve_device
 from aphrodited.engine.environment import engine_threads
-from aphrodited.engine.kv_cache_pool import KV_DTYPE, KVCachePool, kv_block_bytes
+from aphrodited.engine.kv_cache_pool import KVCachePool, kv_block_bytes
 from aphrodited.engine.model_runner import CausalModel, ModelRunner
 from aphrodited.engine.priority import run_with_low_priority
 from aphrodited.engine.scheduler import create_scheduler
@@ -34,6 +36,9 @@ def create_embedded_backend(
     report(progress from 0 to 1, what is being done).  gently: all of that with one thread, and with low priority what
     takes long.  Raises ConfigError, ModelLoadError.
     """
+    device = resolve_device(config)
+    if device != CPU:
+        torch.cuda.set_device(device)  # of this thread, for what is compiled and recorded while loading
     num_threads = engine_threads(config)
     torch.set_num_threads(1 if gently else num_threads)
     load = partial(
@@ -42,12 +47,13 @@ def create_embedded_backend(
         load_format=config.load_format,
         dtype=config.dtype,
         quantization=config.quantization,
+        device=device,
         cache_dir=cache_dir,
         report=lambda progress, what: report(progress * _LOADING_SHARE, what),
     )
     model = run_with_low_priority(load) if gently else load()
-    engine = create_engine(config, model)
     report(_LOADING_SHARE, "warming up")
+    engine = create_engine(config, model, lambda: report(_LOADING_SHARE, "warming up"))
     engine.on_progress = lambda: report(_LOADING_SHARE, "warming up")
     engine.warm_up()
     engine.on_progress = None
@@ -56,16 +62,21 @@ def create_embedded_backend(
     return engine
 
 
-def create_engine(config: ModelConfig, model: CausalModel) -> AphroditeEngine:
+def create_engine(
+    config: ModelConfig, model: CausalModel, on_progress: Callable[[], None] = lambda: None
+) -> AphroditeEngine:
     """An engine around a loaded model. Raises ConfigError if its KV cache cannot hold what is configured."""
-    architecture, engine = model.config, config.engine
+    architecture, engine, device = model.config, config.engine, model.device
     capacity = plan_capacity(
         config,
         max_position_embeddings=architecture.max_position_embeddings,
-        block_bytes=kv_block_bytes(architecture, engine.block_size),
-        free_memory=available_memory(),
+        block_bytes=kv_block_bytes(architecture, engine.block_size, model.dtype),
+        free_memory=available_memory() if device == CPU else free_gpu_memory(device),
+        on_gpu=device != CPU,
     )
-    pool = KVCachePool(architecture, num_blocks=capacity.num_blocks, block_size=engine.block_size)
+    pool = KVCachePool(
+        architecture, num_blocks=capacity.num_blocks, block_size=engine.block_size, device=device, dtype=model.dtype
+    )
     facts = ModelFacts(
         name=config.name,
         max_model_len=capacity.max_model_len,
@@ -74,7 +85,7 @@ def create_engine(config: ModelConfig, model: CausalModel) -> AphroditeEngine:
         block_size=engine.block_size,
         num_blocks=capacity.num_blocks,
         max_num_seqs=engine.max_num_seqs,
-        dtype=str(KV_DTYPE).removeprefix("torch."),
+        dtype=str(model.dtype).removeprefix("torch."),
         fingerprint=f"{model.fingerprint}-{engine.block_size}",  # attention sums block by block: the last bits differ
         deterministic=model.deterministic,
         backend="embedded",
@@ -86,12 +97,31 @@ def create_engine(config: ModelConfig, model: CausalModel) -> AphroditeEngine:
         max_model_len=capacity.max_model_len,
         num_blocks=capacity.num_blocks,
         block_size=engine.block_size,
+        device=str(device),
         dtype=facts.dtype,
         num_threads=torch.get_num_threads(),
     )
     return AphroditeEngine(
         facts,
         create_scheduler(engine, capacity.num_blocks),
-        ModelRunner(model, pool, engine.block_size),
+        _create_runner(config, model, pool, capacity, on_progress),
         Grammars(Path(config.path), facts.vocab_size, facts.eos_token_ids),
     )
+
+
+def _create_runner(
+    config: ModelConfig, model: CausalModel, pool: KVCachePool, capacity: Capacity, on_progress: Callable[[], None]
+) -> Runner:
+    """Runs batches where the model is; on a GPU decoding steps come from recorded graphs."""
+    block_size = config.engine.block_size
+    if model.device == CPU:
+        return ModelRunner(model, pool, block_size)
+    graphed = GraphedModel(
+        model,
+        pool.layers,
+        max_num_seqs=config.engine.max_num_seqs,
+        max_blocks=-(-capacity.max_model_len // block_size),
+        record=CudaGraphRecorder(),
+        on_recorded=on_progress,
+    )
+    return GpuRunner(ModelRunner(graphed, pool, block_size), model.device)

@@ -20,6 +20,7 @@ from aphrodited.gguf_file import read_head
 LIBRARIES = 500 * 1024**2
 BYTES_PER_WEIGHT = 6  # float32, and what reading them leaves behind; less with quantization
 MAX_HEADER = 100 * 1024**2  # bytes of a safetensors header; the format's own limit
+GPU_DRIVER = Path("/dev/nvidiactl")
 
 
 class _TensorHead(msgspec.Struct):
@@ -48,8 +49,8 @@ def decide_standbys(config: Config, available_bytes: int) -> tuple[Config, list[
 
 
 def engine_bytes(model: ModelConfig, available_bytes: int) -> int | None:
-    """About how much memory an engine takes; None if it computes nothing or cannot be known."""
-    if model.backend != "embedded":
+    """About how much memory an engine takes; None if it computes nothing, or not on the CPU, or cannot be known."""
+    if model.backend != "embedded" or _is_for_gpu(model):
         return None
     num_weights = _count_weights(Path(model.path))
     if num_weights is None:
@@ -57,6 +58,12 @@ def engine_bytes(model: ModelConfig, available_bytes: int) -> int | None:
     kv_cache = model.engine.kv_cache_memory
     auto_kv_cache = min(int(available_bytes * AUTO_MEMORY_SHARE), AUTO_MEMORY_LIMIT)
     return LIBRARIES + num_weights * BYTES_PER_WEIGHT + (auto_kv_cache if kv_cache == "auto" else kv_cache)
+
+
+def _is_for_gpu(model: ModelConfig) -> bool:
+    if model.device != "auto":
+        return model.device != "cpu"
+    return model.quantization == "none" and GPU_DRIVER.exists()
 
 
 def _count_weights(path: Path) -> int | None:

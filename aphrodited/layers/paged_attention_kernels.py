@@ -38,7 +38,7 @@ def use_threads(wanted: int) -> int:
     return num_threads
 
 
-def _compile(function: Kernel, fastmath: set[str], *, parallel: bool = False) -> Kernel:
+def compile_kernel(function: Kernel, fastmath: set[str], *, parallel: bool = False) -> Kernel:
     """The function as machine code; without a cache where numba finds no directory that it may write."""
     try:
         kernel: Kernel = numba.njit(function, parallel=parallel, fastmath=fastmath, cache=True)
@@ -79,8 +79,8 @@ def _add_values(weights: Floats, values: Floats, num_keys: int, total: Floats) -
             total[d] += w0 * values[t, d]
 
 
-score_keys = _compile(_score_keys, _REORDERED)
-add_values = _compile(_add_values, _IN_ORDER)
+score_keys = compile_kernel(_score_keys, _REORDERED)
+add_values = compile_kernel(_add_values, _IN_ORDER)
 
 
 def _attend_block(
@@ -114,8 +114,8 @@ def _prefetch_block(keys: Floats, values: Floats, block_id: int, kv_head: int) -
         prefetch(values, start + offset)
 
 
-attend_block = _compile(_attend_block, _IN_ORDER)
-prefetch_block = _compile(_prefetch_block, _IN_ORDER)
+attend_block = compile_kernel(_attend_block, _IN_ORDER)
+prefetch_block = compile_kernel(_prefetch_block, _IN_ORDER)
 
 
 def _attend(
@@ -204,5 +204,5 @@ def _rotate_and_store(
                     value_cache[block_id, kv_head, offset, d] = qkv[row, value_start + kv_head * head_dim + d]
 
 
-attend = _compile(_attend, _IN_ORDER, parallel=True)
-rotate_and_store = _compile(_rotate_and_store, _IN_ORDER, parallel=True)
+attend = compile_kernel(_attend, _IN_ORDER, parallel=True)
+rotate_and_store = compile_kernel(_rotate_and_store, _IN_ORDER, parallel=True)

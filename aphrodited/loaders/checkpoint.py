@@ -16,6 +16,8 @@ from torch import Tensor
 
 from aphrodited.errors import ModelLoadError
 from aphrodited.layers.embedding import Embedding
+from aphrodited.layers.linear import Linear, MakeProjection
+from aphrodited.layers.paged_attention import MakeAttention, PagedAttention
 from aphrodited.models.config import ModelArchitecture
 
 
@@ -51,7 +53,11 @@ class Checkpoint(Protocol):
 class CheckpointWeights:
     """Weights out of a Checkpoint. report(progress from 0 to 1, what is read) is called for each tensor."""
 
-    def __init__(self, checkpoint: Checkpoint, report: Callable[[float, str], None]) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, report: Callable[[float, str], None], make_projection: MakeProjection = Linear
+    ) -> None:
+        self.make_projection = make_projection
+        self.make_attention: MakeAttention = PagedAttention
         self._checkpoint = checkpoint
         self._report = report
         self._taken: set[str] = set()

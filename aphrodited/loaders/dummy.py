@@ -11,7 +11,8 @@ from torch import Tensor
 
 from aphrodited.errors import ModelLoadError
 from aphrodited.layers.embedding import DenseEmbedding, Embedding
-from aphrodited.layers.linear import Activation
+from aphrodited.layers.linear import Activation, Linear, MakeProjection
+from aphrodited.layers.paged_attention import MakeAttention, PagedAttention
 from aphrodited.models.config import Architecture, ModelArchitecture
 from aphrodited.models.hf_config import read_architecture
 
@@ -49,7 +50,9 @@ class DummyWeights:
 
     identity = f"dummy weights, seed {_SEED}"
 
-    def __init__(self, report: Callable[[], None]) -> None:
+    def __init__(self, report: Callable[[], None], make_projection: MakeProjection = Linear) -> None:
+        self.make_projection = make_projection
+        self.make_attention: MakeAttention = PagedAttention
         self._report = report
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -62,6 +65,9 @@ class DummyWeights:
 
     def take_embedding(self, name: str, shape: tuple[int, int]) -> Embedding:
         return DenseEmbedding(self.take(name, shape))
+
+    def finish(self, ignored: str) -> None:
+        """Nothing is left over: a tensor is made when it is asked for."""
 
 
 def dummy_architecture(path: Path) -> ModelArchitecture:

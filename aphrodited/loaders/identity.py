@@ -18,12 +18,12 @@ def file_identity(path: Path) -> str:
     return f"{path.name} {status.st_size} {status.st_mtime_ns}"
 
 
-def fingerprint(config: ModelArchitecture, checkpoint_identity: str, dtype: torch.dtype) -> str:
+def fingerprint(config: ModelArchitecture, checkpoint_identity: str, dtype: torch.dtype, quantization: str) -> str:
     """Equal for engines that give equal bits: same weights, shape, format, libraries and kind of CPU."""
     parts = (
         repr(config),
         checkpoint_identity,
-        str(dtype),
+        f"{dtype} {quantization}",
         torch.__version__,
         torch.backends.cpu.get_cpu_capability(),
         str(ARITHMETIC_VERSION),

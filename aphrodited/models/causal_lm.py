@@ -13,8 +13,8 @@ from torch import Tensor
 
 from aphrodited.layers.attention import AttentionMetadata
 from aphrodited.layers.embedding import Embedding
-from aphrodited.layers.linear import Linear, pad_rows
-from aphrodited.layers.paged_attention import AttentionPlan, PagedAttention
+from aphrodited.layers.linear import Projection, pad_rows
+from aphrodited.layers.paged_attention import Attention, AttentionPlan
 from aphrodited.models.config import ModelArchitecture
 
 KVCache = tuple[Tensor, Tensor]  # one layer's keys and values, [N, K, B, D] each
@@ -24,7 +24,7 @@ class Layer(Protocol):
     """One block of a decoder. `linears` are all of its projections."""
 
     @property
-    def linears(self) -> tuple[Linear, ...]: ...
+    def linears(self) -> tuple[Projection, ...]: ...
 
     def __call__(self, hidden: Tensor, kv_cache: KVCache, plan: AttentionPlan) -> Tensor:
         """hidden [R, E] to the next layer's hidden [R, E]."""
@@ -39,24 +39,25 @@ class CausalLM:
         config: ModelArchitecture,
         *,
         embedding: Embedding,
-        attention: PagedAttention,
+        attention: Attention,
         layers: Sequence[Layer],
         final_norm: Callable[[Tensor], Tensor],
-        lm_head: Linear,
+        lm_head: Projection,
         fingerprint: str,
     ) -> None:
         self.config = config
         self.fingerprint = fingerprint
-        self.dtype = torch.float32
-        self.deterministic = attention.is_exact and all(
-            linear.is_exact() for linear in (*layers[0].linears, lm_head)  # the other layers have the same shapes
-        )
+        self.device = attention.device
+        self.dtype = attention.dtype
+        linears = (*layers[0].linears, lm_head)  # the other layers have the same shapes
+        self.deterministic = attention.is_exact and all(linear.is_exact() for linear in linears)
         self.on_layer: Callable[[], None] | None = None
         self._embedding = embedding
         self._attention = attention
         self._layers = layers
         self._final_norm = final_norm
         self._lm_head = lm_head
+        self._min_rows = max(linear.min_rows for linear in linears)
 
     @torch.inference_mode()
     def forward(
@@ -69,7 +70,7 @@ class CausalLM:
         assert positions is metadata.positions or torch.equal(positions, metadata.positions)
         num_tokens = input_ids.shape[0]
         plan = self._attention.plan(metadata)
-        hidden = pad_rows(self._embedding(input_ids))  # [R, E]
+        hidden = pad_rows(self._embedding(input_ids), self._min_rows)  # [R, E]
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
             hidden = layer(hidden, kv_cache, plan)
             if self.on_layer is not None:
@@ -79,4 +80,4 @@ class CausalLM:
     @torch.inference_mode()
     def compute_logits(self, rows: Tensor) -> Tensor:
         """float32 [R, V] for the rows [R, E] of a forward pass that need a next token."""
-        return self._lm_head(pad_rows(rows.contiguous()))[: rows.shape[0]]
+        return self._lm_head(pad_rows(rows.contiguous(), self._min_rows))[: rows.shape[0]].float()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from aphrodited.layers.linear import Linear
+from aphrodited.layers.linear import Projection
 from aphrodited.layers.norm import LayerNorm
-from aphrodited.layers.paged_attention import AttentionPlan, PagedAttention
+from aphrodited.layers.paged_attention import Attention, AttentionPlan
 from aphrodited.layers.rotary import rotary_table
 from aphrodited.models.causal_lm import CausalLM, KVCache
 from aphrodited.models.config import ModelArchitecture
@@ -26,7 +26,7 @@ def load_gpt_neox(config: ModelArchitecture, weights: Weights, *, fingerprint: s
     table_shape = (config.vocab_size, config.hidden_size)
     embedding = weights.take_embedding("gpt_neox.embed_in.weight", table_shape)
     rotary = rotary_table(config.max_position_embeddings, config.rotary_dim, config.rope_theta, config.rope_scaling)
-    attention = PagedAttention(config.num_heads, config.head_dim, rotary, cache_dir)
+    attention = weights.make_attention(config.num_heads, config.head_dim, rotary, cache_dir)
     layers = [
         GPTNeoXLayer(config, weights, f"gpt_neox.layers.{index}.", attention) for index in range(config.num_layers)
     ]
@@ -37,7 +37,7 @@ def load_gpt_neox(config: ModelArchitecture, weights: Weights, *, fingerprint: s
         attention=attention,
         layers=layers,
         final_norm=_load_norm(config, weights, "gpt_neox.final_layer_norm"),
-        lm_head=Linear(weights.take(head_name, table_shape)[: config.num_token_ids]),
+        lm_head=weights.make_projection(weights.take(head_name, table_shape)[: config.num_token_ids]),
         fingerprint=fingerprint,
     )
 
@@ -45,7 +45,7 @@ def load_gpt_neox(config: ModelArchitecture, weights: Weights, *, fingerprint: s
 class GPTNeoXLayer:
     """Attention and feed-forward, both added to the residual stream: side by side, or one after the other."""
 
-    def __init__(self, config: ModelArchitecture, weights: Weights, prefix: str, attention: PagedAttention) -> None:
+    def __init__(self, config: ModelArchitecture, weights: Weights, prefix: str, attention: Attention) -> None:
         hidden, inner = config.hidden_size, config.intermediate_size
         self._has_parallel_residual = config.has_parallel_residual
         self._attention = attention
@@ -71,12 +71,12 @@ def _load_norm(config: ModelArchitecture, weights: Weights, name: str) -> LayerN
     return LayerNorm(weights.take(f"{name}.weight", shape), weights.take(f"{name}.bias", shape), config.norm_eps)
 
 
-def _load_qkv(config: ModelArchitecture, weights: Weights, name: str) -> Linear:
+def _load_qkv(config: ModelArchitecture, weights: Weights, name: str) -> Projection:
     """The fused projection, from rows ordered [H, 3, D] in the checkpoint to [3, H, D]."""
     heads, size = config.num_heads, config.head_dim
     weight = weights.take(f"{name}.weight", (config.qkv_size, config.hidden_size))
     weight = weight.view(heads, 3, size, -1).transpose(0, 1).reshape(config.qkv_size, -1)
     if not config.has_qkv_bias:
-        return Linear(weight)
+        return weights.make_projection(weight)
     bias = weights.take(f"{name}.bias", (config.qkv_size,))
-    return Linear(weight, bias.view(heads, 3, size).transpose(0, 1).reshape(-1))
+    return weights.make_projection(weight, bias.view(heads, 3, size).transpose(0, 1).reshape(-1))

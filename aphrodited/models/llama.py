@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from aphrodited.layers.linear import Linear
+from aphrodited.layers.linear import Projection
 from aphrodited.layers.norm import QKNorm, RMSNorm
-from aphrodited.layers.paged_attention import AttentionPlan, PagedAttention
+from aphrodited.layers.paged_attention import Attention, AttentionPlan
 from aphrodited.layers.rotary import rotary_table
 from aphrodited.models.causal_lm import CausalLM, KVCache
 from aphrodited.models.config import ModelArchitecture
@@ -28,7 +28,7 @@ def load_llama(config: ModelArchitecture, weights: Weights, *, fingerprint: str,
     table_shape = (config.vocab_size, config.hidden_size)
     embedding = weights.take_embedding("model.embed_tokens.weight", table_shape)
     rotary = rotary_table(config.max_position_embeddings, config.rotary_dim, config.rope_theta, config.rope_scaling)
-    attention = PagedAttention(config.num_heads, config.head_dim, rotary, cache_dir)
+    attention = weights.make_attention(config.num_heads, config.head_dim, rotary, cache_dir)
     layers = [LlamaLayer(config, weights, index, attention) for index in range(config.num_layers)]
     norm = RMSNorm(weights.take("model.norm.weight", (config.hidden_size,)), config.norm_eps)
     head_name = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
@@ -38,7 +38,7 @@ def load_llama(config: ModelArchitecture, weights: Weights, *, fingerprint: str,
         attention=attention,
         layers=layers,
         final_norm=norm,
-        lm_head=Linear(weights.take(head_name, table_shape)[: config.num_token_ids]),
+        lm_head=weights.make_projection(weights.take(head_name, table_shape)[: config.num_token_ids]),
         fingerprint=fingerprint,
     )
 
@@ -46,7 +46,7 @@ def load_llama(config: ModelArchitecture, weights: Weights, *, fingerprint: str,
 class LlamaLayer:
     """hidden + attention(norm(hidden)), then the same again with a gated feed-forward."""
 
-    def __init__(self, config: ModelArchitecture, weights: Weights, index: int, attention: PagedAttention) -> None:
+    def __init__(self, config: ModelArchitecture, weights: Weights, index: int, attention: Attention) -> None:
         hidden, eps, prefix = config.hidden_size, config.norm_eps, f"model.layers.{index}."
         self._attention = attention
         self._window = config.window(index)
@@ -87,7 +87,7 @@ class GatedMLP:
         return self._down.add(self._up.multiply(x, self._gate(x)), residual)
 
 
-def _load_qkv(config: ModelArchitecture, weights: Weights, prefix: str) -> Linear:
+def _load_qkv(config: ModelArchitecture, weights: Weights, prefix: str) -> Projection:
     """One projection for queries, keys and values."""
     num_heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads, "v_proj": config.num_kv_heads}
     sizes = {name: heads * config.head_dim for name, heads in num_heads.items()}
@@ -95,8 +95,9 @@ def _load_qkv(config: ModelArchitecture, weights: Weights, prefix: str) -> Linea
         [weights.take(f"{prefix}{name}.weight", (size, config.hidden_size)) for name, size in sizes.items()]
     )
     if not config.has_qkv_bias:
-        return Linear(weight)
-    return Linear(weight, torch.cat([weights.take(f"{prefix}{name}.bias", (size,)) for name, size in sizes.items()]))
+        return weights.make_projection(weight)
+    biases = [weights.take(f"{prefix}{name}.bias", (size,)) for name, size in sizes.items()]
+    return weights.make_projection(weight, torch.cat(biases))
 
 
 def _load_qk_norm(config: ModelArchitecture, weights: Weights, prefix: str) -> QKNorm:

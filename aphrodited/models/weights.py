@@ -7,11 +7,18 @@ from typing import Protocol
 from torch import Tensor
 
 from aphrodited.layers.embedding import Embedding
-from aphrodited.layers.linear import Activation, Linear
+from aphrodited.layers.linear import Activation, MakeProjection, Projection
+from aphrodited.layers.paged_attention import MakeAttention
 
 
 class Weights(Protocol):
-    """A checkpoint that is used up tensor by tensor. Both methods raise ModelLoadError naming file and tensor."""
+    """A checkpoint that is used up tensor by tensor. `take…` raise ModelLoadError naming file and tensor.
+
+    make_projection, make_attention: the classes of the model's projections and of its attention.
+    """
+
+    make_projection: MakeProjection
+    make_attention: MakeAttention
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor in float32, contiguous, every value finite, of exactly that shape."""
@@ -30,7 +37,8 @@ def load_linear(
     *,
     bias: bool = False,
     activation: Activation = Activation.NONE,
-) -> Linear:
+) -> Projection:
     """The projection whose tensors are `name`.weight [out, in] and, with bias, `name`.bias [out]."""
     weight = weights.take(f"{name}.weight", (out_features, in_features))
-    return Linear(weight, weights.take(f"{name}.bias", (out_features,)) if bias else None, activation=activation)
+    bias_values = weights.take(f"{name}.bias", (out_features,)) if bias else None
+    return weights.make_projection(weight, bias_values, activation=activation)

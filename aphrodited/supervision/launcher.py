@@ -9,7 +9,7 @@ neither in the supervisor nor in the monitor. In order:
     4  wait until the process group of the previous life is empty; a process that is gone has given its memory back
     5  ask the governor; publish the state; wait. SIGUSR1, or a Reset in the ledger, ends the wait
     6  an engine of several: wait until it may load
-    7  execute the worker
+    7  keep to the CPUs that the configuration gives it, and execute the worker
 
 Every step is worth milliseconds, so this imports little. Knows no worker: the command comes from its caller.
 """
@@ -28,6 +28,7 @@ from typing import NoReturn
 
 import msgspec
 
+from aphrodited.config.cpus import parse_cpus
 from aphrodited.config.schema import Config
 from aphrodited.errors import EXIT_TEMPORARY
 from aphrodited.paths import DaemonPaths
@@ -90,6 +91,7 @@ def launch(argv: Sequence[str], command: WorkerCommand) -> NoReturn:
     wait_for_previous_life(paths, program.name)
     decision = wait_for_turn(paths, config, program.name)
     wait_for_peers(paths, config, program)
+    set_cpus(config, program)
     arguments, environment = command(config, program)
     publish(paths, program.name, LaunchState.RUNNING, decision)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # one that comes too late must not end the worker
@@ -140,6 +142,18 @@ def set_limits(role: Role, core_dumps: bool) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if _OOM_SCORES[role]:
         _prefer_as_victim(_OOM_SCORES[role])
+
+
+def set_cpus(config: Config, program: Program) -> None:
+    """Keep the program, and every thread it will have, on the CPUs that its part of the configuration names."""
+    lists = {model.name: model.engine.cpus for model in config.models} if program.role is Role.ENGINE else {}
+    cpus = config.api.cpus if program.role is Role.API else lists.get(program.model or "")
+    if cpus is None:
+        return
+    try:
+        os.sched_setaffinity(0, parse_cpus(cpus))
+    except OSError as error:
+        say("cpus_unset", program.name, cpus=cpus, reason=str(error))
 
 
 def _prefer_as_victim(score: int) -> None:

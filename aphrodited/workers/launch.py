@@ -14,9 +14,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from aphrodited.config.cpus import usable_cpus
 from aphrodited.config.loader import write_effective
 from aphrodited.config.schema import Config, LoggingConfig, ModelConfig, MqConfig, PathsConfig, RecoveryConfig
 from aphrodited.engine.environment import engine_environment
@@ -72,7 +73,7 @@ def _write_configuration(model: ModelConfig, mq: MqConfig, paths: DaemonPaths) -
 def _start(model: ModelConfig, paths: DaemonPaths, program: str) -> subprocess.Popen[bytes]:
     own_fd = os.pidfd_open(os.getpid())  # opened here: it can only ever mean this process
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "aphrodited.workers.attended_engine"),
                 *("--parent-fd", str(own_fd)),
@@ -85,6 +86,10 @@ def _start(model: ModelConfig, paths: DaemonPaths, program: str) -> subprocess.P
         )
     finally:
         os.close(own_fd)
+    if model.engine.cpus is not None:
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(process.pid, usable_cpus(model.engine.cpus))  # long before it has a second thread
+    return process
 
 
 def _wait_until_serving(process: subprocess.Popen[bytes], paths: DaemonPaths, model: ModelConfig, program: str) -> None:

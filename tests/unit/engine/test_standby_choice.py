@@ -2,12 +2,18 @@ import msgspec
 import pytest
 
 from aphrodited.config.schema import Config, EngineConfig, ModelConfig
+from aphrodited.engine import standby_choice
 from aphrodited.engine.standby_choice import BYTES_PER_WEIGHT, LIBRARIES, decide_standbys, engine_bytes
 
 MIB = 1024**2
 KV = 100 * MIB
 NEED = LIBRARIES + 4 * MIB * BYTES_PER_WEIGHT + KV  # of the model below: four million weights
 PLENTY = 64 * 1024 * MIB
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(standby_choice, "GPU_DRIVER", tmp_path / "nothing")
 
 
 @pytest.fixture
@@ -64,3 +70,12 @@ def test_what_computes_nothing_or_cannot_be_known_has_none(folder, tmp_path):
         model(tmp_path / "missing.gguf"),
     ):
         assert decide(PLENTY, unknown) == ([0], [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "standby"),
+    [({"device": "cuda:0"}, 0), ({}, 0), ({"device": "cpu"}, 1), ({"quantization": "int8"}, 1)],
+)
+def test_what_runs_on_a_gpu_has_none(folder, monkeypatch, fields, standby):
+    monkeypatch.setattr(standby_choice, "GPU_DRIVER", folder)
+    assert decide(PLENTY, model(folder, **fields))[0] == [standby]

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from aphrodited.layers import linear
-from aphrodited.layers.linear import MIN_ROWS, Activation, Linear, pad_rows
+from aphrodited.layers.linear import Activation, Linear, pad_rows
 
 FUNCTIONS = {
     Activation.NONE: lambda x: x,
@@ -40,12 +40,13 @@ def test_a_residual_is_added_and_a_gate_multiplied(has_bias: bool) -> None:
     assert torch.equal(other, kept)
 
 
-def test_a_single_row_is_padded_by_its_own_copy() -> None:
+def test_too_few_rows_are_followed_by_zeros() -> None:
     row = torch.randn(1, 8)
-    padded = pad_rows(row)
-    assert padded.shape == (MIN_ROWS, 8)
+    padded = pad_rows(row, 4)
+    assert padded.shape == (4, 8)
     assert torch.equal(padded[0], row[0])
-    assert pad_rows(padded) is padded
+    assert not padded[1:].any()
+    assert pad_rows(padded, 4) is padded
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, 192), (576, 1536), (1536, 576), (2048, 512), (100, 37)])
@@ -56,7 +57,7 @@ def test_exactness_is_what_is_seen(inputs: int, outputs: int) -> None:
         return
     rows = torch.randn(300, inputs)
     whole = projection(rows)
-    for first, last in ((0, 2), (7, 10), (100, 164), (1, 300)):
+    for first, last in ((0, 4), (7, 12), (100, 164), (1, 300)):
         assert torch.equal(projection(rows[first:last].contiguous()), whole[first:last])
 
 

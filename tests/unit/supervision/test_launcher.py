@@ -102,3 +102,27 @@ def test_without_a_configuration_the_launcher_waits_and_asks_to_be_tried_again(t
     result = run(code, env=environment)
     assert result.returncode == 75
     assert '"event":"launch_failed"' in result.stdout
+
+
+@pytest.mark.parametrize(("program", "is_bound"), [("engine", True), ("api", True), ("monitor", False)])
+def test_engines_and_api_workers_keep_to_their_cpus(program, is_bound):
+    cpu = max(os.sched_getaffinity(0))
+    result = run(
+        "from aphrodited.config.schema import *; import os; "
+        f"model = ModelConfig('m', 'p', engine=EngineConfig(cpus='{cpu}')); "
+        f"config = Config(models=(model,), api=ApiConfig(cpus='{cpu}')); "
+        f"set_cpus(config, next(p for p in programs(config) if p.role == '{program}')); "
+        "print(sorted(os.sched_getaffinity(0)))"
+    )
+    assert result.stdout == f"{[cpu] if is_bound else sorted(os.sched_getaffinity(0))}\n"
+
+
+def test_cpus_that_cannot_be_had_are_said_and_change_nothing():
+    result = run(
+        "from aphrodited.config.schema import *; import os; before = os.sched_getaffinity(0); "
+        "config = Config(models=(ModelConfig('m', 'p'),), api=ApiConfig(cpus='9999')); "
+        "set_cpus(config, next(p for p in programs(config) if p.role == 'api')); "
+        "assert os.sched_getaffinity(0) == before"
+    )
+    assert result.returncode == 0
+    assert "cpus_unset" in result.stdout
