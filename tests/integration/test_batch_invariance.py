@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from aphrodited.layers.quantized_linear import can_quantize
 from aphrodited.models.causal_lm import CausalLM
 from tests.support.engine_runs import load
 from tests.support.random_mixes import answers_alone, answers_in_company, random_requests
@@ -63,7 +64,7 @@ def _one_thread() -> Iterator[None]:
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[CausalLM, int]:
     """A model, and how many mixes to try on it."""
     write, fields, options, num_mixes = request.param
-    if "quantization" in options and not pytest.importorskip("aphrodited.layers.quantized_linear").can_quantize():
+    if "quantization" in options and not can_quantize():
         pytest.skip("this CPU or build of torch has no int8 products")
     return load(write(tmp_path, **fields), **options), num_mixes
 
