@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from aphrodited.bench.report import cpu_seconds
-from aphrodited.config.loader import daemon_paths, load_config
+from aphrodited.config.loader import daemon_paths, load_config, read_effective
 from aphrodited.health.status import read_status
 
 READY_TIMEOUT_S = 120.0
@@ -32,7 +32,8 @@ class DaemonUnderTest:
         try:
             self._wait_until_ready(started_at_s + READY_TIMEOUT_S)
             self.ready_s = time.monotonic() - started_at_s
-            processes = read_status(self.config, daemon_paths(self.config)).processes
+            paths = daemon_paths(self.config)
+            processes = read_status(read_effective(paths.effective_config), paths).processes
             self.pids = {process.name: process.pid for process in processes if process.pid}
         except BaseException:
             self.stop()
