@@ -40,15 +40,26 @@ def test_a_residual_is_added_and_a_gate_multiplied(has_bias: bool) -> None:
 
 
 def test_values_that_int8_holds_are_multiplied_exactly() -> None:
-    weight = torch.randint(-127, 128, (16, 32)).float()
+    weight = torch.randint(-127, 128, (16, 33)).float()  # an odd number of channels is not mixed
     weight[:, 0] = 127  # every row's largest value is the largest that is held
-    x = torch.randint(-1, 2, (3, 32)).float()
+    x = torch.randint(-1, 2, (3, 33)).float()
     torch.testing.assert_close(QuantizedLinear(weight)(x), x @ weight.T, rtol=1e-5, atol=0.01)
 
 
 def test_the_largest_values_of_all_do_not_overflow() -> None:
-    projection = QuantizedLinear(torch.full((16, 512), 1.0))
-    torch.testing.assert_close(projection(torch.full((2, 512), -3.0)), torch.full((2, 16), -1536.0), rtol=1e-5, atol=0.0)
+    projection = QuantizedLinear(torch.full((16, 513), 1.0))
+    torch.testing.assert_close(projection(torch.full((2, 513), -3.0)), torch.full((2, 16), -1539.0), rtol=1e-5, atol=0.0)
+
+
+def test_one_large_channel_leaves_the_others_their_digits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(5, 64, generator=generator), torch.randn(40, 64, generator=generator)
+    x[:, 7] *= 300.0
+    weight[:, 7] /= 300.0
+    steps = x.abs().amax(1, keepdim=True) / 127
+    rounded_as_it_is = (x / steps).round() * steps
+    expected = x @ weight.T
+    assert relative_error(QuantizedLinear(weight)(x), expected) < 0.5 * relative_error(rounded_as_it_is @ weight.T, expected)
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, 192), (576, 1536), (1536, 576), (100, 37)])
