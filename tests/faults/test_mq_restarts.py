@@ -114,7 +114,9 @@ async def test_an_engine_killed_fifty_times_ends_every_request_once() -> None:
         assert all(task.exception() is None or isinstance(task.exception(), MQClientClosedError) for task in tasks)
         assert endings["finished"] > 0
         assert endings["MQEngineDeadError"] > 0
-        assert set(endings) <= {"finished", "MQEngineDeadError", "MQClientClosedError", "EngineError", "OutputLostError"}
+        assert set(endings) <= {
+            "finished", "MQEngineDeadError", "EngineStoppingError", "MQClientClosedError", "EngineError", "OutputLostError"
+        }
 
 
 @pytest.mark.timeout(400)
