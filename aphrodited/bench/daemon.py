@@ -12,7 +12,8 @@ from pathlib import Path
 
 from aphrodited.bench.report import cpu_seconds
 from aphrodited.config.loader import daemon_paths, load_config, read_effective
-from aphrodited.health.status import read_status
+from aphrodited.health.states import State
+from aphrodited.health.status import ProcessStatus, read_status
 
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 120.0
@@ -32,12 +33,18 @@ class DaemonUnderTest:
         try:
             self._wait_until_ready(started_at_s + READY_TIMEOUT_S)
             self.ready_s = time.monotonic() - started_at_s
-            paths = daemon_paths(self.config)
-            processes = read_status(read_effective(paths.effective_config), paths).processes
-            self.pids = {process.name: process.pid for process in processes if process.pid}
+            self.pids = {process.name: process.pid for process in self._processes() if process.pid}
         except BaseException:
             self.stop()
             raise
+
+    def wait_settled(self) -> None:
+        """Return when nothing starts or loads any more: a standby does so after the daemon is ready."""
+        until_s = time.monotonic() + READY_TIMEOUT_S
+        while any(process.state not in (State.READY, State.STANDBY) for process in self._processes()):
+            if time.monotonic() > until_s:
+                raise SystemExit("not every process became ready or standby; the status says why")
+            time.sleep(0.2)
 
     def cpu_s(self) -> dict[str, float]:
         """Processor time used so far, by process name."""
@@ -50,6 +57,10 @@ class DaemonUnderTest:
             self._process.send_signal(signal.SIGTERM)
         self._process.wait(STOP_TIMEOUT_S)
         return time.monotonic() - began_at_s
+
+    def _processes(self) -> tuple[ProcessStatus, ...]:
+        paths = daemon_paths(self.config)
+        return read_status(read_effective(paths.effective_config), paths).processes
 
     def _wait_until_ready(self, until_s: float) -> None:
         while not self._is_ready():

@@ -30,6 +30,7 @@ def measure(config_file: Path, rest_s: float) -> dict[str, Any]:
     daemon = DaemonUnderTest(config_file)
     try:
         complete(daemon.url, daemon.config.models[0].name)
+        daemon.wait_settled()
         time.sleep(3)  # whatever a first request leaves to do
         before = daemon.cpu_s()
         time.sleep(rest_s)
