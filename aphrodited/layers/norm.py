@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+from functools import cache
+from types import ModuleType
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+MIN_PARALLEL_VALUES = 131_072  # fewer are normalised in less time than it takes to wake a second thread
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    """Imported late: where they are kept is settled by the first PagedAttention, which also warns if there are none."""
+    try:
+        from aphrodited.layers import norm_kernels
+    except ImportError:
+        return None
+    return norm_kernels
+
+
+def compile_kernels() -> None:
+    """Run every kernel once, so that the first engine after an installation starts at once."""
+    norm = RMSNorm(torch.ones(8), 1e-5)
+    norm(torch.ones(1, 8))
+    norm(torch.ones(MIN_PARALLEL_VALUES // 8, 8))
+
 
 class RMSNorm:
-    """x / sqrt(mean(x²) + eps) * weight. Source: https://arxiv.org/abs/1910.07467"""
+    """x / sqrt(mean(x²) + eps) * weight for x [R, E]. Source: https://arxiv.org/abs/1910.07467"""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         self._weight = weight  # [E]
         self._eps = eps
+        self._kernels = _kernels() if weight.device.type == "cpu" else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self._weight, self._eps)
+        if self._kernels is None:
+            return F.rms_norm(x, (x.shape[-1],), self._weight, self._eps)
+        result = torch.empty_like(x)
+        arguments = x.numpy(), self._weight.numpy(), self._eps, result.numpy()
+        if x.numel() < MIN_PARALLEL_VALUES:
+            self._kernels.normalize(*arguments)
+        else:
+            self._kernels.normalize_parallel(*arguments, torch.get_num_threads())
+        return result
 
 
 class LayerNorm:

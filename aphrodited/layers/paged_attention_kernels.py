@@ -28,7 +28,7 @@ Kernel = Callable[..., Any]
 
 _FLOATS_PER_CACHE_LINE = 16
 _IN_ORDER = {"contract"}
-_REORDERED = {"contract", "reassoc", "nsz", "arcp"}
+REORDERED = {"contract", "reassoc", "nsz", "arcp"}
 
 
 def use_threads(wanted: int) -> int:
@@ -79,7 +79,7 @@ def _add_values(weights: Floats, values: Floats, num_keys: int, total: Floats) -
             total[d] += w0 * values[t, d]
 
 
-score_keys = compile_kernel(_score_keys, _REORDERED)
+score_keys = compile_kernel(_score_keys, REORDERED)
 add_values = compile_kernel(_add_values, _IN_ORDER)
 
 

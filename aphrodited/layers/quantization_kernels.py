@@ -1,4 +1,4 @@
-"""Prepares rows for int8 as machine code: spreads outliers, finds each row's range, stretches it to [-1, 1].
+"""Rows to int8 as machine code: spreads outliers, finds each row's range, rounds. And the product of a single row.
 
 A few channels of a language model are a hundred times as large as the others, and a scale that holds them leaves the
 others with a few of the 255 values. So rows are first multiplied with an orthogonal matrix, signs without a pattern and
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from aphrodited.layers.paged_attention_kernels import compile_kernel
 
 Floats = NDArray[np.float32]
+Bytes = NDArray[np.int8]
 
 MAX_GROUP = 64
 _SMALLEST = np.float32(1e-30)  # a row of zeros stays zeros
@@ -65,47 +66,83 @@ mix_fours = compile_kernel(_mix_fours, set())
 largest_magnitude = compile_kernel(_largest_magnitude, set())
 
 
-def _stretch_row(row: Floats, sign: Floats, group: int, result: Floats) -> np.float32:
-    """Fill result with the transformed row, stretched so that its largest magnitude is 1; returns what that was.
+def _quantize_row(row: Floats, sign: Floats, group: int, limit: float, values: Floats) -> np.float32:
+    """Fill values with the transformed row as integers from -limit to limit; returns what one step of them is worth.
 
     Channels of one group lie num_channels / group apart, so that all sums are of vectors.
     """
     num_channels = row.shape[0]
     for k in range(num_channels):
-        result[k] = row[k] * sign[k]
+        values[k] = row[k] * sign[k]
     apart = num_channels // group
     while 4 * apart <= num_channels:
         for start in range(0, num_channels, 4 * apart):
             second, third, fourth, end = start + apart, start + 2 * apart, start + 3 * apart, start + 4 * apart
-            mix_fours(result[start:second], result[second:third], result[third:fourth], result[fourth:end])
+            mix_fours(values[start:second], values[second:third], values[third:fourth], values[fourth:end])
         apart *= 4
     if apart < num_channels:
         for start in range(0, num_channels, 2 * apart):
-            mix_pairs(result[start : start + apart], result[start + apart : start + 2 * apart])
-    largest: np.float32 = largest_magnitude(result)
-    inverse = np.float32(1.0) / np.maximum(largest, _SMALLEST)
+            mix_pairs(values[start : start + apart], values[start + apart : start + 2 * apart])
+    largest: np.float32 = largest_magnitude(values)
+    per_step = np.float32(limit) / np.maximum(largest, _SMALLEST)
     for k in range(num_channels):
-        result[k] *= inverse
-    return largest
+        values[k] = np.rint(values[k] * per_step)
+    return largest / np.float32(limit)
 
 
-stretch_row = compile_kernel(_stretch_row, set())
+quantize_row = compile_kernel(_quantize_row, set())
 
 
-def _stretch(rows: Floats, sign: Floats, group: int, result: Floats, largest: Floats) -> None:
-    """stretch_row for each of the rows [R, K] into result [R, K]; what was largest into [R, 1]."""
+def _quantize(rows: Floats, sign: Floats, group: int, limit: float, values: Floats, steps: Floats) -> None:
+    """quantize_row for each of the rows [R, K] into values [R, K], and their steps into [R, 1]."""
     for row in range(rows.shape[0]):
-        largest[row, 0] = stretch_row(rows[row], sign, group, result[row])
+        steps[row, 0] = quantize_row(rows[row], sign, group, limit, values[row])
 
 
-def _stretch_parallel(
-    rows: Floats, sign: Floats, group: int, result: Floats, largest: Floats, num_threads: int
+def _quantize_parallel(
+    rows: Floats, sign: Floats, group: int, limit: float, values: Floats, steps: Floats, num_threads: int
 ) -> None:
     """The same, by several threads."""
     for thread in numba.prange(num_threads):
         for row in range(thread, rows.shape[0], num_threads):
-            largest[row, 0] = stretch_row(rows[row], sign, group, result[row])
+            steps[row, 0] = quantize_row(rows[row], sign, group, limit, values[row])
 
 
-stretch = compile_kernel(_stretch, set())
-stretch_parallel = compile_kernel(_stretch_parallel, set(), parallel=True)
+quantize = compile_kernel(_quantize, set())
+quantize_parallel = compile_kernel(_quantize_parallel, set(), parallel=True)
+
+
+def _dot(first: Bytes, second: Bytes) -> np.int32:
+    """Written so that 32 products at a time are added up in 32 bits."""
+    total = np.int32(0)
+    for k in range(first.shape[0]):
+        total = np.int32(total + np.int32(np.int32(first[k]) * np.int32(second[k])))
+    return total
+
+
+dot = compile_kernel(_dot, set())
+
+
+def _multiply_row(
+    row: Floats,  # [K]
+    sign: Floats,
+    group: int,
+    limit: float,
+    weight: Bytes,  # [out, K]
+    weight_steps: Floats,  # [out]
+    num_threads: int,
+    result: Floats,  # [out]
+) -> None:
+    """The quantised row times the weight: what fbgemm computes of a single row, in half the time."""
+    num_outputs, num_channels = weight.shape
+    floats, values = np.empty(num_channels, np.float32), np.empty(num_channels, np.int8)
+    step = quantize_row(row, sign, group, limit, floats)
+    for k in range(num_channels):
+        values[k] = np.int8(floats[k])
+    for thread in numba.prange(num_threads):
+        for n in range(num_outputs * thread // num_threads, num_outputs * (thread + 1) // num_threads):
+            result[n] = np.float32(dot(values, weight[n])) * weight_steps[n] * step
+
+
+multiply_row = compile_kernel(_multiply_row, set())
+multiply_row_parallel = compile_kernel(_multiply_row, set(), parallel=True)

@@ -1,9 +1,11 @@
-"""Linear projections over int8 weights: a quarter of the bytes, and two to three times as fast as float32 (fbgemm, VNNI).
+"""Linear projections over int8 weights: two to three times as fast as float32 (fbgemm, VNNI).
 
 Weights have one scale for each output, activations one for each row, taken when it comes: a row's numbers must not
-depend on its neighbours. So rows are first stretched to [-1, 1], see `quantization_kernels`, and the product is told that
+depend on its neighbours. So rows are rounded to integers here, see `quantization_kernels`, and the product is told their
 fixed range instead of searching one over all of them. What it then sums are integers, which is exact in any order.
-Knows no names, files or models.
+
+A single row, one stream's decoding, is only about reading the weight: one thread that is awake does that faster than two
+that wait for each other. Knows no names, files or models.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from aphrodited.layers.linear import Activation, activate, is_row_exact
 
 ENGINE = "fbgemm"
-MIN_PARALLEL_VALUES = 65_536  # fewer are stretched in less time than it takes to wake a second thread
+MIN_PARALLEL_VALUES = 65_536  # fewer are rounded in less time than it takes to wake a second thread
+MIN_PARALLEL_WEIGHTS = 4 * 1024**2  # fewer are multiplied with one row in less time than that (10 us, 20 GB/s)
 
 _WEIGHT_LIMIT = 127  # largest magnitude of an int8 weight; -128 is left out to stay symmetric
 
@@ -31,8 +36,12 @@ def can_quantize() -> bool:
 
 def compile_kernels() -> None:
     """Run every kernel once, so that the first engine after an installation starts at once."""
-    _Stretcher(8)(torch.ones(MIN_PARALLEL_VALUES // 8, 8))
-    _Stretcher(8)(torch.ones(1, 8))
+    quantizer = _Quantizer(8, 127)
+    quantizer(torch.ones(1, 8))
+    quantizer(torch.ones(MIN_PARALLEL_VALUES // 8, 8))
+    for num_outputs in (1, MIN_PARALLEL_WEIGHTS // 8):
+        weight, steps = np.ones((num_outputs, 8), np.int8), np.ones(num_outputs, np.float32)
+        quantizer.multiply_row(torch.ones(1, 8), weight, steps)
 
 
 def _activation_limit() -> int:
@@ -51,22 +60,40 @@ def _kernels() -> ModuleType:
     return quantization_kernels
 
 
-class _Stretcher:
-    """Multiplies rows with an orthogonal matrix, times a constant, and stretches each to [-1, 1]."""
+class _Quantizer:
+    """Rounds rows of K channels, multiplied with an orthogonal matrix times the root of `group`, to integers."""
 
-    def __init__(self, num_channels: int) -> None:
+    def __init__(self, num_channels: int, limit: int) -> None:
         self.group = _kernels().group_size(num_channels)
         self._signs = _kernels().signs(num_channels)
+        self._limit = float(limit)
 
     def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows [R, K] stretched, and what each must be multiplied with to undo that: [R, 1]."""
-        stretched, scales = torch.empty_like(rows), rows.new_empty(rows.shape[0], 1)
-        arrays = rows.numpy(), self._signs, self.group, stretched.numpy(), scales.numpy()
+        """Integers from -limit to limit for the rows [R, K], still as floats, and what a step of each row is: [R, 1]."""
+        values, steps = torch.empty_like(rows), rows.new_empty(rows.shape[0], 1)
+        arguments = rows.numpy(), self._signs, self.group, self._limit, values.numpy(), steps.numpy()
         if rows.numel() < MIN_PARALLEL_VALUES:
-            _kernels().stretch(*arrays)
+            _kernels().quantize(*arguments)
         else:
-            _kernels().stretch_parallel(*arrays, torch.get_num_threads())
-        return stretched, scales
+            _kernels().quantize_parallel(*arguments, torch.get_num_threads())
+        return values, steps
+
+    def multiply_row(self, row: Tensor, weight: NDArray[np.int8], weight_steps: NDArray[np.float32]) -> Tensor:
+        """The row [1, K] quantised, times the weight [out, K]: [1, out]."""
+        result = row.new_empty(1, weight.shape[0])
+        is_large = weight.size >= MIN_PARALLEL_WEIGHTS
+        multiply = _kernels().multiply_row_parallel if is_large else _kernels().multiply_row
+        multiply(
+            row.numpy()[0],
+            self._signs,
+            self.group,
+            self._limit,
+            weight,
+            weight_steps,
+            torch.get_num_threads() if is_large else 1,
+            result.numpy()[0],
+        )
+        return result
 
 
 class QuantizedLinear:
@@ -79,9 +106,12 @@ class QuantizedLinear:
         self._bias = bias
         self._activation = activation
         self._limit = _activation_limit()
-        self._stretcher = _Stretcher(self.in_features)
-        stretched, scales = self._stretcher(weight.contiguous())
-        self._weight = _pack(stretched, scales / self._stretcher.group)  # rows and weight both bring the constant along
+        values, steps = _Quantizer(self.in_features, _WEIGHT_LIMIT)(weight.contiguous())
+        self._quantizer = _Quantizer(self.in_features, self._limit)
+        int8, int8_steps = values.to(torch.int8), steps[:, 0] / self._quantizer.group  # a root of it is in rows and weight
+        self._packed = _pack(int8, int8_steps)
+        self._weight: NDArray[np.int8] = int8.numpy()
+        self._weight_steps: NDArray[np.float32] = int8_steps.numpy()
 
     def is_exact(self) -> bool:
         return is_row_exact(self)
@@ -96,21 +126,23 @@ class QuantizedLinear:
         return self._product(x).mul_(other)
 
     def _product(self, x: Tensor) -> Tensor:
-        stretched, scales = self._stretcher(x)
-        result: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            stretched, 1.0 / self._limit, self._limit + 1, self._weight
-        )
-        result *= scales
+        if x.shape[0] == 1:
+            result = self._quantizer.multiply_row(x, self._weight, self._weight_steps)
+        else:
+            values, steps = self._quantizer(x)
+            result = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
+                values, 1.0, self._limit + 1, self._packed
+            )
+            result *= steps
         return result if self._bias is None else result.add_(self._bias)
 
 
-def _pack(stretched: Tensor, scales: Tensor) -> object:
-    """A weight of rows in [-1, 1], times their scales [out, 1], rounded to int8 and in the layout of fbgemm."""
+def _pack(weight: Tensor, steps: Tensor) -> object:
+    """The int8 weight [out, in], a step of whose rows is steps [out], in the layout of fbgemm."""
     torch.backends.quantized.engine = ENGINE
-    values = stretched.mul_(_WEIGHT_LIMIT).round_().to(torch.int8)
-    row_scales = scales[:, 0].double() / _WEIGHT_LIMIT
+    zero_points = torch.zeros(len(steps), dtype=torch.int64)
     with warnings.catch_warnings():
         # Tensors of quantised types are deprecated since torch 2.13; fbgemm's products are to be had with no others.
         warnings.filterwarnings("ignore", message=r"torch\.quantize_per_tensor", category=UserWarning)
-        rounded = torch._make_per_channel_quantized_tensor(values, row_scales, torch.zeros_like(row_scales, dtype=torch.int64), 0)
-    return torch.ops.quantized.linear_prepack(rounded, None)
+        quantized = torch._make_per_channel_quantized_tensor(weight, steps.double(), zero_points, 0)
+    return torch.ops.quantized.linear_prepack(quantized, None)

@@ -1,6 +1,6 @@
 import torch
 
-from aphrodited.layers.norm import LayerNorm, QKNorm, RMSNorm
+from aphrodited.layers.norm import MIN_PARALLEL_VALUES, LayerNorm, QKNorm, RMSNorm
 
 
 def test_rms_norm_scales_by_the_root_of_the_mean_square() -> None:
@@ -40,3 +40,12 @@ def test_a_row_of_queries_and_keys_has_the_same_bits_in_any_batch() -> None:
     whole = norm(rows.clone())
     for count in (1, 2, 3, 33, 100):
         assert torch.equal(norm(rows[:count].clone()), whole[:count])
+
+
+def test_many_rows_are_normalised_by_several_threads_to_the_same_bits() -> None:
+    torch.manual_seed(5)
+    weight, rows = torch.randn(64), torch.randn(MIN_PARALLEL_VALUES // 64, 64)
+    norm = RMSNorm(weight, 1e-5)
+    whole = norm(rows)
+    assert torch.equal(norm(rows[7:9].contiguous()), whole[7:9])
+    torch.testing.assert_close(whole, torch.nn.functional.rms_norm(rows, (64,), weight, 1e-5))
