@@ -35,7 +35,7 @@ class RMSNorm:
     def __init__(self, weight: Tensor, eps: float) -> None:
         self._weight = weight  # [E]
         self._eps = eps
-        self._kernels = _kernels() if weight.device.type == "cpu" else None
+        self._kernels = _kernels() if weight.device.type == "cpu" and weight.dtype == torch.float32 else None
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._kernels is None:
