@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aphrodited.layers.huge_pages import HugePageArena
 from aphrodited.layers.linear import Activation, activate, is_row_exact
 
 ENGINE = "fbgemm"
@@ -97,11 +98,18 @@ class _Quantizer:
 
 
 class QuantizedLinear:
-    """A Projection whose weight and activations are rounded to int8."""
+    """A Projection whose weight and activations are rounded to int8. The weight may share an arena with others."""
 
     min_rows = 1  # integers are summed, so one row has its bits by itself too
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, activation: Activation = Activation.NONE) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: Activation = Activation.NONE,
+        arena: HugePageArena | None = None,
+    ) -> None:
         self.out_features, self.in_features = weight.shape
         self._bias = bias
         self._activation = activation
@@ -110,7 +118,7 @@ class QuantizedLinear:
         self._quantizer = _Quantizer(self.in_features, self._limit)
         int8, int8_steps = values.to(torch.int8), steps[:, 0] / self._quantizer.group  # a root of it is in rows and weight
         self._packed = _pack(int8, int8_steps)
-        self._weight: NDArray[np.int8] = int8.numpy()
+        self._weight: NDArray[np.int8] = (arena or HugePageArena()).copy(int8.numpy())
         self._weight_steps: NDArray[np.float32] = int8_steps.numpy()
 
     def is_exact(self) -> bool:

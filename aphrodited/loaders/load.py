@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from aphrodited.errors import ModelLoadError
+from aphrodited.layers.huge_pages import HugePageArena
 from aphrodited.layers.linear import Linear, MakeProjection
 from aphrodited.layers.quantized_linear import QuantizedLinear, can_quantize
 from aphrodited.loaders.checkpoint import Checkpoint, CheckpointWeights
@@ -107,9 +109,9 @@ def _resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 
 def _resolve_quantization(quantization: Quantization) -> MakeProjection:
-    """The class of projections. Raises ModelLoadError where this machine has no int8 products."""
+    """What makes projections. Raises ModelLoadError where this machine has no int8 products."""
     if quantization == "none":
         return Linear
     if not can_quantize():
         raise ModelLoadError("quantization int8 is not supported on this CPU or by this build of torch; use none")
-    return QuantizedLinear
+    return partial(QuantizedLinear, arena=HugePageArena())
