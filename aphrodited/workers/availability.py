@@ -14,7 +14,7 @@ from aphrodited.health.probes import Look, look_at
 from aphrodited.health.states import LAUNCH_STATES, PHASE_STATES, State, nearest_to_serving
 from aphrodited.paths import DaemonPaths
 from aphrodited.supervision.ledger import boottime_s
-from aphrodited.supervision.program_state import LaunchState
+from aphrodited.supervision.program_state import LaunchState, read_program_state
 
 MAX_AGE_S = 0.5
 RESPAWN_S = 3.0
@@ -36,7 +36,7 @@ class EngineAvailability:
         self._clock = clock
         self._boottime = boottime
         self._read_at_s: float | None = None
-        self._missing_since_s: dict[str, float] = {}
+        self._missing: dict[str, tuple[int | None, float]] = {}  # pid of the last life, since when it is seen missing
         self._known = Availability("starting", 0.0)
 
     def __call__(self) -> Availability:
@@ -49,10 +49,10 @@ class EngineAvailability:
 
     def _judge(self, program: str, look: Look, now_s: float) -> Availability:
         if look.pid is None:
-            if now_s - self._missing_since_s.setdefault(program, now_s) < RESPAWN_S:
+            if now_s - self._missing_since_s(program, now_s) < RESPAWN_S:
                 return Availability("starting", 0.0)
             return Availability("stopped", None, "its engine process was stopped")
-        self._missing_since_s.pop(program, None)
+        self._missing.pop(program, None)
         launch = look.launch
         if launch is not None and launch.state in (LaunchState.BACKOFF, LaunchState.PARKED):
             due_in_s = None
@@ -62,3 +62,13 @@ class EngineAvailability:
         if look.page is None:
             return Availability("starting", 0.0)
         return Availability(PHASE_STATES[look.page.phase], 0.0, look.page.message)
+
+    def _missing_since_s(self, program: str, now_s: float) -> float:
+        """Since when the process is missing. Nobody may have asked while another life came and went: that begins anew."""
+        launch = read_program_state(self._paths.program_state(program))
+        last_pid = launch.pid if launch else None
+        seen_pid, since_s = self._missing.get(program, (None, now_s))
+        if seen_pid != last_pid:
+            since_s = now_s
+        self._missing[program] = last_pid, since_s
+        return since_s

@@ -77,6 +77,23 @@ def test_an_engine_without_a_process_is_expected_for_a_moment_only(availability,
     assert (known.state, known.due_in_s) == ("stopped", None)
 
 
+def test_a_second_death_long_after_the_first_is_a_new_one(availability, launch, clock):
+    first, second = (_ended_process() for _ in range(2))
+    launch(LaunchState.RUNNING, pid=first)
+    assert availability().state == "starting"
+    clock.now_s += RESPAWN_S + 100  # it came back and served, and nobody had to ask
+    launch(LaunchState.RUNNING, pid=second)
+    assert availability().due_in_s == 0.0
+    clock.now_s += RESPAWN_S
+    assert availability().due_in_s is None
+
+
+def _ended_process():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
 def test_files_are_read_at_most_twice_a_second(availability, launch, clock):
     launch(LaunchState.PARKED, 1042.0)
     assert availability().state == "parked"
