@@ -10,20 +10,16 @@ that wait for each other. Knows no names, files or models.
 
 from __future__ import annotations
 
-import warnings
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from types import ModuleType
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from aphrodited.layers.huge_pages import HugePageArena
+from aphrodited.layers.int8_weight import ENGINE, Int8Weight, PackingThread
 from aphrodited.layers.linear import Activation, activate, is_row_exact
 
-ENGINE = "fbgemm"
 MIN_PARALLEL_VALUES = 65_536  # fewer are rounded in less time than it takes to wake a second thread
 MIN_PARALLEL_WEIGHTS = 4 * 1024**2  # fewer are multiplied with one row in less time than that (10 us, 20 GB/s)
 
@@ -38,11 +34,9 @@ def can_quantize() -> bool:
 def compile_kernels() -> None:
     """Run every kernel once, so that the first engine after an installation starts at once."""
     quantizer = _Quantizer(8, 127)
-    quantizer(torch.ones(1, 8))
     quantizer(torch.ones(MIN_PARALLEL_VALUES // 8, 8))
     for num_outputs in (1, MIN_PARALLEL_WEIGHTS // 8):
-        weight, steps = np.ones((num_outputs, 8), np.int8), np.ones(num_outputs, np.float32)
-        quantizer.multiply_row(torch.ones(1, 8), weight, steps)
+        QuantizedLinear(torch.ones(num_outputs, 8))(torch.ones(1, 8))
 
 
 def _activation_limit() -> int:
@@ -79,18 +73,18 @@ class _Quantizer:
             _kernels().quantize_parallel(*arguments, torch.get_num_threads())
         return values, steps
 
-    def multiply_row(self, row: Tensor, weight: NDArray[np.int8], weight_steps: NDArray[np.float32]) -> Tensor:
+    def multiply_row(self, row: Tensor, weight: Int8Weight) -> Tensor:
         """The row [1, K] quantised, times the weight [out, K]: [1, out]."""
-        result = row.new_empty(1, weight.shape[0])
-        is_large = weight.size >= MIN_PARALLEL_WEIGHTS
+        result = row.new_empty(1, weight.rows.shape[0])
+        is_large = weight.rows.size >= MIN_PARALLEL_WEIGHTS
         multiply = _kernels().multiply_row_parallel if is_large else _kernels().multiply_row
         multiply(
             row.numpy()[0],
             self._signs,
             self.group,
             self._limit,
-            weight,
-            weight_steps,
+            weight.rows,
+            weight.steps,
             torch.get_num_threads() if is_large else 1,
             result.numpy()[0],
         )
@@ -98,7 +92,7 @@ class _Quantizer:
 
 
 class QuantizedLinear:
-    """A Projection whose weight and activations are rounded to int8. The weight may share an arena with others."""
+    """A Projection whose weight and activations are rounded to int8. Weights of one model share a PackingThread."""
 
     min_rows = 1  # integers are summed, so one row has its bits by itself too
 
@@ -108,7 +102,7 @@ class QuantizedLinear:
         bias: Tensor | None = None,
         *,
         activation: Activation = Activation.NONE,
-        arena: HugePageArena | None = None,
+        packing: PackingThread | None = None,
     ) -> None:
         self.out_features, self.in_features = weight.shape
         self._bias = bias
@@ -116,10 +110,12 @@ class QuantizedLinear:
         self._limit = _activation_limit()
         values, steps = _Quantizer(self.in_features, _WEIGHT_LIMIT)(weight.contiguous())
         self._quantizer = _Quantizer(self.in_features, self._limit)
-        int8, int8_steps = values.to(torch.int8), steps[:, 0] / self._quantizer.group  # a root of it is in rows and weight
-        self._packed = _pack(int8, int8_steps)
-        self._weight: NDArray[np.int8] = (arena or HugePageArena()).copy(int8.numpy())
-        self._weight_steps: NDArray[np.float32] = int8_steps.numpy()
+        steps = steps[:, 0] / self._quantizer.group  # a root of it is in the weight and one in each row
+        self._await_weight = (packing or PackingThread()).submit(values.to(torch.int8), steps)
+
+    @cached_property
+    def _weight(self) -> Int8Weight:
+        return self._await_weight()
 
     def is_exact(self) -> bool:
         return is_row_exact(self)
@@ -135,22 +131,11 @@ class QuantizedLinear:
 
     def _product(self, x: Tensor) -> Tensor:
         if x.shape[0] == 1:
-            result = self._quantizer.multiply_row(x, self._weight, self._weight_steps)
+            result = self._quantizer.multiply_row(x, self._weight)
         else:
             values, steps = self._quantizer(x)
             result = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-                values, 1.0, self._limit + 1, self._packed
+                values, 1.0, self._limit + 1, self._weight.packed
             )
             result *= steps
         return result if self._bias is None else result.add_(self._bias)
-
-
-def _pack(weight: Tensor, steps: Tensor) -> object:
-    """The int8 weight [out, in], a step of whose rows is steps [out], in the layout of fbgemm."""
-    torch.backends.quantized.engine = ENGINE
-    zero_points = torch.zeros(len(steps), dtype=torch.int64)
-    with warnings.catch_warnings():
-        # Tensors of quantised types are deprecated since torch 2.13; fbgemm's products are to be had with no others.
-        warnings.filterwarnings("ignore", message=r"torch\.quantize_per_tensor", category=UserWarning)
-        quantized = torch._make_per_channel_quantized_tensor(weight, steps.double(), zero_points, 0)
-    return torch.ops.quantized.linear_prepack(quantized, None)

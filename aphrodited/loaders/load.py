@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from aphrodited.errors import ModelLoadError
-from aphrodited.layers.huge_pages import HugePageArena
+from aphrodited.layers.int8_weight import PackingThread
 from aphrodited.layers.linear import Linear, MakeProjection
 from aphrodited.layers.quantized_linear import QuantizedLinear, can_quantize
 from aphrodited.loaders.checkpoint import Checkpoint, CheckpointWeights
@@ -114,4 +114,4 @@ def _resolve_quantization(quantization: Quantization) -> MakeProjection:
         return Linear
     if not can_quantize():
         raise ModelLoadError("quantization int8 is not supported on this CPU or by this build of torch; use none")
-    return partial(QuantizedLinear, arena=HugePageArena())
+    return partial(QuantizedLinear, packing=PackingThread())
