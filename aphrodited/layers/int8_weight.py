@@ -19,6 +19,10 @@ from aphrodited.layers.huge_pages import HugePageArena
 
 ENGINE = "fbgemm"
 
+# Tensors of quantised types are deprecated since torch 2.13; fbgemm's products are to be had with no others. For the whole
+# process, because the list of filters is shared by all threads and cannot be changed for one of them alone.
+warnings.filterwarnings("ignore", message=r"torch\.quantize_per_tensor", category=UserWarning)
+
 
 @dataclass(frozen=True, slots=True)
 class Int8Weight:
@@ -33,10 +37,7 @@ def pack_weight(values: Tensor, steps: Tensor, arena: HugePageArena) -> Int8Weig
     """The weight of int8 values [out, in] and steps [out]."""
     torch.backends.quantized.engine = ENGINE
     zero_points = torch.zeros(len(steps), dtype=torch.int64)
-    with warnings.catch_warnings():
-        # Tensors of quantised types are deprecated since torch 2.13; fbgemm's products are to be had with no others.
-        warnings.filterwarnings("ignore", message=r"torch\.quantize_per_tensor", category=UserWarning)
-        quantized = torch._make_per_channel_quantized_tensor(values, steps.double(), zero_points, 0)
+    quantized = torch._make_per_channel_quantized_tensor(values, steps.double(), zero_points, 0)
     packed = torch.ops.quantized.linear_prepack(quantized, None)
     return Int8Weight(arena.copy(values.numpy()), steps.numpy(), packed)
 
