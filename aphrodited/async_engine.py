@@ -28,13 +28,12 @@ from aphrodited.errors import (
     QueueFullError,
     RequestError,
 )
-from aphrodited.interfaces import EngineBackend, EngineStats, ModelFacts, PromptInput
+from aphrodited.interfaces import EngineBackend, EngineStats, ModelFacts
 from aphrodited.log import get_logger
-from aphrodited.outputs import EmbeddingOutput, FinishReason, RequestOutput, TokenOutput
-from aphrodited.request import EncodeRequest, EngineRequest, GenerateRequest, Pooling
-from aphrodited.sampling_params import SamplingParams
+from aphrodited.outputs import FinishReason, TokenOutput
+from aphrodited.request import EngineRequest
 from aphrodited.streams import TokenStream
-from aphrodited.tokenizer.detokenizer import OutputBuilder
+from aphrodited.tokenizer.text_client import TextClient
 from aphrodited.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
 log = get_logger()
@@ -43,15 +42,15 @@ MAX_COMMANDS = 65536
 MAX_UNREAD = 4096
 
 
-class AsyncAphrodite:
+class AsyncAphrodite(TextClient):
     """Belongs to the event loop of its first use; `close` waits for the step under way.
 
     The backend becomes this object's own: only its thread calls it, and `close` closes it.
     """
 
     def __init__(self, backend: EngineBackend, tokenizer: Tokenizer | None = None) -> None:
+        super().__init__(tokenizer)
         self._backend = backend
-        self._tokenizer = tokenizer
         self._keys = itertools.count(1)
         self._streams: dict[int, TokenStream] = {}
         self._commands: deque[Callable[[], object]] = deque()
@@ -103,19 +102,6 @@ class AsyncAphrodite:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    async def generate(
-        self, prompt: PromptInput, sampling_params: SamplingParams, request_id: str, *, priority: int = 0
-    ) -> AsyncIterator[RequestOutput]:
-        sampling_params.validate()
-        text, token_ids = self._tokenize(prompt)
-        builder = OutputBuilder(request_id, text, token_ids, sampling_params, self._tokenizer)
-        async with self.open(GenerateRequest(request_id, token_ids, sampling_params, priority)) as stream:
-            while True:
-                answer = builder.add(await stream.get())
-                yield answer
-                if answer.finished:
-                    return
-
     @asynccontextmanager
     async def open(self, request: EngineRequest) -> AsyncIterator[TokenStream]:
         stream = self._submit(request)
@@ -123,19 +109,6 @@ class AsyncAphrodite:
             yield stream
         finally:
             self._release(stream)
-
-    async def encode(
-        self,
-        prompt: PromptInput,
-        request_id: str,
-        *,
-        pooling: str = Pooling.LAST,
-        normalize: bool = True,
-        priority: int = 0,
-    ) -> EmbeddingOutput:
-        _, token_ids = self._tokenize(prompt)
-        async with self.open(EncodeRequest(request_id, token_ids, pooling, normalize, priority)) as stream:
-            return await stream.embedding(token_ids)
 
     async def abort(self, request_id: str) -> None:
         for stream in [s for s in self._streams.values() if s.request_id == request_id]:
@@ -237,13 +210,6 @@ class AsyncAphrodite:
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.fail(error)
-
-    def _tokenize(self, prompt: PromptInput) -> tuple[str | None, list[int]]:
-        if not isinstance(prompt, str):
-            return None, prompt
-        if self._tokenizer is None:
-            raise RequestError("a text prompt needs a tokenizer: give token ids", param="prompt")
-        return prompt, self._tokenizer.encode(prompt)
 
     # -- on the engine thread -----------------------------------------------------------------------------------
 

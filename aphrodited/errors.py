@@ -78,11 +78,15 @@ class EngineError(AphroditeError):
 
 
 class MQEngineDeadError(EngineError):
-    """The engine that held the request is gone. `cause` says how it died, as far as anybody knows."""
+    """The engine that held the request is gone. `cause` says how it died, as far as anybody knows.
 
-    def __init__(self, message: str, *, cause: str | None = None) -> None:
+    generation: the engine's, as its clients know it; 0 if it had none.
+    """
+
+    def __init__(self, message: str, *, cause: str | None = None, generation: int = 0) -> None:
         super().__init__(message)
         self.cause = cause
+        self.generation = generation
 
 
 class OutputLostError(EngineError):

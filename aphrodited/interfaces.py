@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from aphrodited.outputs import EmbeddingOutput, RequestOutput, TokenOutput
-from aphrodited.request import EngineRequest, GenerateRequest, Pooling
+from aphrodited.request import EngineRequest, Pooling
 from aphrodited.sampling_params import SamplingParams
 
 PromptInput = str | list[int]
@@ -22,7 +22,7 @@ PromptInput = str | list[int]
 class ModelFacts(msgspec.Struct, frozen=True):
     """What a client must know of an engine's model. Engines with equal fingerprints give equal tokens.
 
-    embedding_size: numbers in an embedding; 0 if the engine gives none.
+    embedding_size: numbers in an embedding; 0 if the engine gives none.  nondeterminism: why `deterministic` is false.
     """
 
     name: str
@@ -37,6 +37,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     deterministic: bool
     backend: str
     embedding_size: int = 0
+    nondeterminism: str = ""
 
 
 class EngineStats(msgspec.Struct, frozen=True):
@@ -56,10 +57,15 @@ class EngineStats(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """The batch a backend is about to run: `num_tokens` rows over `num_seqs` sequences."""
+    """The batch a backend is about to run: `num_tokens` rows over `num_seqs` sequences.
+
+    fingerprints: of each sequence's request.  num_computed: how many of its tokens will be computed after the step.
+    """
 
     num_tokens: int
     num_seqs: int
+    fingerprints: list[bytes] = []
+    num_computed: list[int] = []
 
 
 class EngineBackend(Protocol):
@@ -150,7 +156,7 @@ class EngineClient(Protocol):
         """
         ...
 
-    def open(self, request: GenerateRequest) -> AbstractAsyncContextManager[TokenSource]:
+    def open(self, request: EngineRequest) -> AbstractAsyncContextManager[TokenSource]:
         """Submit a request as it is, for a caller that puts the answer together itself.
 
         Leaving the block aborts the request in the engine, unless it has ended. Raises what `generate` raises.

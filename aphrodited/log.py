@@ -56,13 +56,18 @@ def configure_logging(
         fields["model"] = model
     _output.stop()
     _output.configure(fields, LEVELS[level], fd, threaded=threaded)
-    root = logging.getLogger()
-    root.handlers[:] = [_StandardHandler()]
-    # Libraries talk a lot below warning; that is for debugging.
-    root.setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
+    logging.getLogger().handlers[:] = [_StandardHandler()]
+    set_level(level)
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread
+
+
+def set_level(level: str) -> None:
+    """From now on less severe events are dropped. Any thread."""
+    _output.level = LEVELS[level]
+    # Libraries talk a lot below warning; that is for debugging.
+    logging.getLogger().setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
 
 
 def set_generation(generation: int) -> None:

@@ -7,10 +7,12 @@ are read from the pages when asked for.
 
 from __future__ import annotations
 
+import collections
 import os
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, values
@@ -21,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from aphrodited.log import get_logger
 from aphrodited.page import Page
+from aphrodited.procfs import resident_bytes
 
 log = get_logger()
 
@@ -86,6 +89,12 @@ class ApiMetrics:
             ["model"],
             registry=registry,
         )
+        self._quarantined = Counter(
+            "aphrodited_quarantined_requests",
+            "Times that a request, or a choice of one, was refused because it ends engines.",
+            ["model"],
+            registry=registry,
+        )
         self._first_token = Histogram(
             "aphrodited_time_to_first_token_seconds",
             "From a request's arrival to its first token.",
@@ -93,7 +102,7 @@ class ApiMetrics:
             buckets=FIRST_TOKEN_BUCKETS_S,
             registry=registry,
         )
-        self._inter_token = Histogram(
+        self._inter_token = _BatchedHistogram(
             "aphrodited_inter_token_seconds",
             "Between one token of a choice and the next.",
             ["model"],
@@ -118,11 +127,41 @@ class ApiMetrics:
         self._resumed_requests.labels(model).inc()
         self._resumed_tokens.labels(model).inc(num_tokens)
 
+    def quarantined(self, model: str) -> None:
+        self._quarantined.labels(model).inc()
+
     def first_token(self, model: str, duration_s: float) -> None:
         self._first_token.labels(model).observe(duration_s)
 
-    def inter_token(self, model: str, duration_s: float) -> None:
-        self._inter_token.labels(model).observe(duration_s)
+    def inter_tokens(self, model: str, durations_s: Sequence[float]) -> None:
+        self._inter_token.labels(model).observe_all(durations_s)
+
+
+class MonitorMetrics:
+    """What the monitor counts, beside the API workers' files."""
+
+    def __init__(self, metrics_dir: Path | None = None, program: str = "monitor") -> None:
+        _count_into(metrics_dir, program)
+        self.registry = CollectorRegistry()
+        self._verdicts = Counter(
+            "aphrodited_verdicts",
+            "Verdicts of the monitor on processes: hang and memory, by what was done.",
+            ["program", "verdict", "action"],
+            registry=self.registry,
+        )
+
+    def verdict(self, program: str, verdict: str, action: str) -> None:
+        self._verdicts.labels(program, verdict, action).inc()
+
+
+class _BatchedHistogram(Histogram):
+    """A histogram that takes many values at the price of one."""
+
+    def observe_all(self, amounts: Sequence[float]) -> None:
+        """What `observe` of each would do. The library offers no such call, so this adds to its values itself."""
+        self._sum.inc(sum(amounts))
+        for place, count in collections.Counter(bisect_left(self._upper_bounds, amount) for amount in amounts).items():
+            self._buckets[place].inc(count)
 
 
 def _count_into(metrics_dir: Path | None, program: str) -> None:
@@ -169,6 +208,14 @@ class _PageCollector(Collector):
         for program, page in self._pages.items():
             up.add_metric([program, page.phase.name.lower()], 1)
         yield up
+        resident = GaugeMetricFamily(
+            "aphrodited_process_resident_bytes", "Resident memory of each process.", labels=["program"]
+        )
+        for program, page in self._pages.items():
+            num_bytes = resident_bytes(page.pid)
+            if num_bytes is not None:
+                resident.add_metric([program], num_bytes)
+        yield resident
         for kinds, family in ((_PAGE_GAUGES, GaugeMetricFamily), (_PAGE_COUNTERS, CounterMetricFamily)):
             for name, text in kinds.items():
                 metric = family(f"aphrodited_process_{name.removeprefix('num_')}", text, labels=["program"])

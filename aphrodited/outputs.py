@@ -1,6 +1,7 @@
 """What an engine gives back: TokenOutput per step, RequestOutput or EmbeddingOutput to the caller.
 
-TokenOutput is a delta and crosses processes; RequestOutput is put together where the text is.
+TokenOutput is a delta and crosses processes; RequestOutput is put together where the text is. Of deltas there are very
+many, and none can hold itself: the garbage collector does not look at them (gc=False).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class FinishReason(StrEnum):
     ERROR = "error"  # this request alone failed; TokenOutput.error says why
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Log-probabilities of one sampled token and of its top alternatives, most likely first.
 
     Natural logarithms of the unmodified softmax (before temperature, penalties and filters).
@@ -34,7 +35,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top_logprobs: list[float]
 
 
-class TokenOutput(msgspec.Struct, frozen=True, array_like=True):
+class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one step made for one sequence: new tokens only.
 
     key: as given to `EngineBackend.add_request`.  stop_token_id: the token that ended the sequence if

@@ -20,7 +20,7 @@ import msgspec
 from aphrodited.procfs import process_start_ticks
 
 MAGIC = b"APHP"
-VERSION = 1
+VERSION = 2
 SIZE = 4096
 MESSAGE_SIZE = 256
 READ_TRIES = 7
@@ -64,11 +64,13 @@ class Page(msgspec.Struct, frozen=True):
     num_generated_tokens: int = 0
     num_preemptions: int = 0
     progress: float = 0.0  # of loading, 0 to 1
+    is_deterministic: bool | None = None  # of an engine, once it knows; interfaces.ModelFacts says what it means
     message: str = ""
 
 
 _HEAD = struct.Struct("<4sHHI")  # magic, version, reserved, sequence
-_BODY = struct.Struct("<QQQBBQQQddIIIIQQQdH")
+_BODY = struct.Struct("<QQQBBQQQddIIIIQQQdBH")
+_TRUTHS = (None, False, True)  # as they are written
 _SEQUENCE = struct.Struct("<I")
 _SEQUENCE_AT = 8
 _BODY_AT = _HEAD.size
@@ -129,6 +131,7 @@ class PageWriter:
             get("num_generated_tokens", 0),
             get("num_preemptions", 0),
             get("progress", 0.0),
+            _TRUTHS.index(get("is_deterministic")),
             len(message),
         )
         self._map[_MESSAGE_AT : _MESSAGE_AT + len(message)] = message
@@ -168,7 +171,8 @@ def _decode(raw: bytes) -> Page | None:
     message = raw[_MESSAGE_AT : _MESSAGE_AT + message_size].decode("utf-8", "replace")
     try:
         fields[3] = Phase(fields[3])
-    except ValueError:
+        fields[-1] = _TRUTHS[fields[-1]]
+    except (ValueError, IndexError):
         return None
     fields[4] = bool(fields[4])
     return Page(*[*fields, message])

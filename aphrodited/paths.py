@@ -47,6 +47,11 @@ class ModelPaths:
         return self.folder / "desired"
 
     @property
+    def rulings(self) -> Path:
+        """Which requests run alone or are refused; see aphrodited.rulings."""
+        return self.folder / "rulings"
+
+    @property
     def current(self) -> Path:
         """Text file with the active generation's number, replaced atomically after its sockets are bound."""
         return self.folder / "current"
@@ -71,6 +76,16 @@ class DaemonPaths:
     def effective_config(self) -> Path:
         """The validated configuration as JSON, for the workers; mode 0600."""
         return self.runtime_dir / "effective.json"
+
+    @property
+    def given(self) -> Path:
+        """What the daemon was given last, before anything was decided; see config.given. Mode 0600."""
+        return self.runtime_dir / "given.json"
+
+    @property
+    def reload_lock(self) -> Path:
+        """flock held while a reload is carried out."""
+        return self.runtime_dir / "reload.lock"
 
     @property
     def supervisord_conf(self) -> Path:
@@ -102,6 +117,11 @@ class DaemonPaths:
     def page(self, program: str) -> Path:
         return self.runtime_dir / "pages" / program
 
+    @property
+    def flights_dir(self) -> Path:
+        """What each engine computes now, or computed when it died; see aphrodited.flight."""
+        return self.runtime_dir / "flights"
+
     def program_state(self, program: str) -> Path:
         """What the launcher says of a program while it waits: JSON."""
         return self.runtime_dir / "states" / f"{program}.json"
@@ -117,6 +137,15 @@ class DaemonPaths:
     def cache_dir(self) -> Path:
         """Files that can be made again: converted tokenizers and weights."""
         return self.state_dir / "cache"
+
+    @property
+    def stopping(self) -> Path:
+        """There from the moment on that the whole daemon stops: nobody takes over from a process that is stopped then."""
+        return self.runtime_dir / "stopping"
+
+    def kept_desired(self, model_name: str) -> Path:
+        """What the operator wants of a model, for the next daemon; see supervision.desired."""
+        return self.state_dir / "desired" / model_folder(model_name)
 
     def model(self, model_name: str) -> ModelPaths:
         return ModelPaths(self.runtime_dir / "m" / model_folder(model_name))

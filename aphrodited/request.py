@@ -19,6 +19,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, tag="generat
     num_replayed: the last k prompt tokens were output of an earlier life of this request; they count as output in every
     limit, penalty and grammar.
     priority: lower runs first; equal priorities run in order of arrival.
+    fingerprint: 16 bytes that stay the same over all its lives, by which it is known if an engine dies; empty: not known.
+    alone_until: it has no company in a batch before so many of its tokens, the prompt's included, are computed.
     """
 
     request_id: str
@@ -26,6 +28,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, tag="generat
     sampling_params: SamplingParams
     priority: int = 0
     num_replayed: int = 0
+    fingerprint: bytes = b""
+    alone_until: int = 0
 
 
 class Pooling(StrEnum):
@@ -38,7 +42,8 @@ class Pooling(StrEnum):
 class EncodeRequest(msgspec.Struct, frozen=True, array_like=True, tag="encode"):
     """Embed a prompt. Engines that cannot embed answer with a RequestError, as for a pooling that they do not know.
 
-    pooling: a value of Pooling.  normalize: scale the embedding to length 1.  priority: as of a GenerateRequest.
+    pooling: a value of Pooling.  normalize: scale the embedding to length 1.  priority, fingerprint, alone_until: as of a
+    GenerateRequest.
     """
 
     request_id: str
@@ -46,6 +51,8 @@ class EncodeRequest(msgspec.Struct, frozen=True, array_like=True, tag="encode"):
     pooling: str = Pooling.LAST
     normalize: bool = True
     priority: int = 0
+    fingerprint: bytes = b""
+    alone_until: int = 0
 
 
 EngineRequest = GenerateRequest | EncodeRequest

@@ -42,14 +42,15 @@ class TokenStream:
                 )
             )
             return False
-        if output.finish_reason is FinishReason.ERROR:
-            code, message = output.error or ("internal_error", "the engine gave no reason")
-            self.fail(RequestError(message, param=output.error_param, code=code))
-            return True
-        self._outputs.append(output)
         if output.finish_reason is not None:
+            if output.finish_reason is FinishReason.ERROR:
+                code, message = output.error or ("internal_error", "the engine gave no reason")
+                self.fail(RequestError(message, param=output.error_param, code=code))
+                return True
             self.ended = True
-        self._wake()
+        self._outputs.append(output)
+        if self._waiter is not None:
+            self._wake()
         return True
 
     def fail(self, error: BaseException) -> None:

@@ -92,10 +92,11 @@ class Admission:
     async def wait_for_engine(self, model: ServedModel, size: int, arrived_at_s: float) -> ModelFacts:
         """Return the model's facts as soon as its engine takes requests; `size` is the request's in bytes.
 
-        Raises ShuttingDownError, DeadlineExceededError, or EngineUnavailableError if no engine is due in time or the
-        queue is full.
+        Raises ShuttingDownError, DeadlineExceededError, or EngineUnavailableError if no engine is due in time, the queue is
+        full, or the operator keeps the model from new requests. Once held, a request is none of those any more.
         """
         self.check_open()
+        model.check_taken()
         deadline_at_s = arrived_at_s + self._deadline_s
         until_s = self._clock() + self._hold_timeout_s
         try:

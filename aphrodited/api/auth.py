@@ -29,26 +29,30 @@ class ApiKeys:
             raise InvalidApiKeyError("The API key is not valid")
 
 
-def read_keys(path: Path) -> ApiKeys:
+def read_keys(path: Path, setting: str = "api.keys_file") -> ApiKeys:
     """The keys of a file: one a line, without its blanks; empty lines and lines that begin with # are skipped.
 
-    Raises ConfigError if the file cannot be read or holds no key.
+    Raises ConfigError, which names the setting, if the file cannot be read or holds no key.
     """
     try:
         lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"api.keys_file: {path} cannot be read: {reason}") from error
+        raise ConfigError(f"{setting}: {path} cannot be read: {reason}") from error
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
-        raise ConfigError(f"api.keys_file: {path} holds no key; write one a line, or drop the setting")
+        raise ConfigError(f"{setting}: {path} holds no key; write one a line, or drop the setting")
     return ApiKeys(keys)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a port on that address."""
+    return host in LOOPBACK_HOSTS or host.startswith("127.")
 
 
 def check_exposure(host: str, has_keys: bool, allow_unauthenticated: bool) -> None:
     """Raise ConfigError for a port that strangers could reach without a key."""
-    is_loopback = host in LOOPBACK_HOSTS or host.startswith("127.")
-    if not (is_loopback or has_keys or allow_unauthenticated):
+    if not (is_loopback(host) or has_keys or allow_unauthenticated):
         raise ConfigError(
             f"api.host is {host}, which others can reach, and there is no api.keys_file; "
             "set one, listen on 127.0.0.1, or set api.allow_unauthenticated: true"

@@ -31,14 +31,16 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     notes = request[NOTES]
     tools = None if body.tool_choice == "none" else body.tools
     token_ids = await chat_prompt(body, tools, tokenizer, notes.body_size)
+    request_id = body.request_id or notes.request_id
+    fingerprints = context.quarantine.admit(model, [token_ids], params, request_id)
     facts = await context.admission.wait_for_engine(model, notes.body_size, notes.arrived_at_s)
     check_prompt(token_ids, params, facts, "messages")
 
-    request_id = body.request_id or notes.request_id
-    plan = Plan(request_id, model, facts, [token_ids], with_seeds(params, n), n, body.priority or 0)
+    plan = Plan(request_id, model, facts, [token_ids], with_seeds(params, n), n, body.priority or 0, fingerprints)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = Head(f"chatcmpl-{request_id}", model.name, facts.fingerprint)
-    answer = ChatAnswer(head, tokenizer, include_usage, PromptScores(token_ids, tokenizer, body.prompt_logprobs))
+    scores = PromptScores(token_ids, tokenizer, body.prompt_logprobs)
+    answer = ChatAnswer(head, tokenizer, include_usage, [scores] * n)
     if body.stream:
         return await context.generator.answer_stream(request, plan, answer, include_usage)
     return await context.generator.answer_whole(request, plan, answer)

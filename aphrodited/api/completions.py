@@ -38,20 +38,21 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     params = await with_bad_words(params, body.bad_words, tokenizer)
     prompts = [await _token_ids(prompt, tokenizer, body.add_special_tokens is not False) for prompt in given]
     notes = request[NOTES]
+    request_id = body.request_id or notes.request_id
+    fingerprints = context.quarantine.admit(model, prompts, params, request_id)
     facts = await context.admission.wait_for_engine(model, notes.body_size, notes.arrived_at_s)
     choices = []
     for token_ids in prompts:
         check_prompt(token_ids, params, facts, "prompt")
         choices += with_seeds(default_max_tokens(params, len(token_ids), facts), n)
 
-    request_id = body.request_id or notes.request_id
-    plan = Plan(request_id, model, facts, prompts, choices, n, body.priority or 0)
+    plan = Plan(request_id, model, facts, prompts, choices, n, body.priority or 0, fingerprints)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = Head(f"cmpl-{request_id}", model.name, facts.fingerprint)
     echoes = [_echo(prompt, tokenizer) if body.echo else "" for prompt in given for _ in range(n)]
     num_echoed = body.logprobs if body.echo else None
     scores = [PromptScores(ids, tokenizer, body.prompt_logprobs, num_echoed) for ids in prompts for _ in range(n)]
-    answer = CompletionAnswer(head, tokenizer, include_usage, echoes, scores)
+    answer = CompletionAnswer(head, tokenizer, include_usage, scores, echoes)
     if body.stream:
         return await context.generator.answer_stream(request, plan, answer, include_usage)
     return await context.generator.answer_whole(request, plan, answer)

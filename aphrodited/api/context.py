@@ -11,6 +11,7 @@ from aphrodited.api.admission import Admission
 from aphrodited.api.generation import Generator
 from aphrodited.api.middleware import Traffic
 from aphrodited.api.notes import NOTES
+from aphrodited.api.quarantine import Quarantine
 from aphrodited.api.served_model import ServedModel, choose_model
 from aphrodited.config.schema import ApiConfig
 
@@ -21,6 +22,7 @@ class Context:
     config: ApiConfig
     admission: Admission
     generator: Generator
+    quarantine: Quarantine
     traffic: Traffic
     render_metrics: Callable[[], bytes]
 

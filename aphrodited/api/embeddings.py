@@ -34,6 +34,9 @@ async def create_embeddings(request: web.Request) -> web.Response:
     notes = request[NOTES]
     model = context.choose(request, body.model)
     prompts = await _token_ids(body, model.usable_tokenizer())
+    request_id = body.request_id or notes.request_id
+    options: dict[str, object] = {"pooling": body.pooling or Pooling.LAST, "normalize": body.normalize is not False}
+    fingerprints = context.quarantine.admit(model, prompts, options, request_id)
     facts = await context.admission.wait_for_engine(model, notes.body_size, notes.arrived_at_s)
     _check(body, prompts, facts)
 
@@ -43,7 +46,7 @@ async def create_embeddings(request: web.Request) -> web.Response:
     write = _as_base64 if body.encoding_format == "base64" else _as_numbers
     resumer = context.generator.resumer
     encodings = Encodings(
-        _requests(body, prompts, body.request_id or notes.request_id),
+        _requests(body, prompts, request_id, fingerprints),
         lambda encode_request: resumer.encode(model, encode_request, facts),
         write,
     )
@@ -90,12 +93,14 @@ def _check(body: EmbeddingRequest, prompts: list[list[int]], facts: ModelFacts) 
             )
 
 
-def _requests(body: EmbeddingRequest, prompts: list[list[int]], request_id: str) -> list[EncodeRequest]:
+def _requests(
+    body: EmbeddingRequest, prompts: list[list[int]], request_id: str, fingerprints: list[bytes]
+) -> list[EncodeRequest]:
     labels = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
     pooling, normalize, priority = body.pooling or Pooling.LAST, body.normalize is not False, body.priority or 0
     return [
-        EncodeRequest(label, prompt, pooling, normalize, priority)
-        for label, prompt in zip(labels, prompts, strict=True)
+        EncodeRequest(label, prompt, pooling, normalize, priority, fingerprint)
+        for label, prompt, fingerprint in zip(labels, prompts, fingerprints, strict=True)
     ]
 
 

@@ -60,6 +60,17 @@ class DeadlineExceededError(RequestError):
     http_status = 504
 
 
+class RequestQuarantinedError(RequestError):
+    """The request ends engines. It is refused for so long."""
+
+    code = "REQUEST_QUARANTINED"
+    http_status = 422
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class EngineUnavailableError(EngineError):
     """No engine takes requests and none is due soon enough. retry_after_s: None if none is due at all."""
 
@@ -119,6 +130,9 @@ def answer_for(error: BaseException, *, method: str = "", path: str = "") -> Err
         case QueueFullError():
             headers = {"Retry-After": _seconds(error.retry_after_s)}
             return ErrorAnswer(429, error.code, str(error), headers=headers)
+        case RequestQuarantinedError():
+            headers = {"Retry-After": _seconds(error.retry_after_s), SHOULD_RETRY: "false"}
+            return ErrorAnswer(error.http_status, error.code, str(error), headers=headers)
         case RequestError():
             return ErrorAnswer(error.http_status, error.code, str(error), error.param, _request_headers(error))
         case web.HTTPException():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
@@ -51,9 +51,14 @@ def identify(response: web.StreamResponse, request_id: str) -> None:
 
 
 class Traffic:
-    """Requests of this worker: under way now, and answered so far (those about health not counted)."""
+    """Requests of this worker: under way now, and answered so far (those about health not counted).
+
+    is_ending: every answer that begins from here on is its connection's last.
+    """
 
     def __init__(self) -> None:
+        self.is_ending = False
+        self.num_begun = 0
         self.num_running = 0
         self.num_answered = 0
         self.idle = asyncio.Event()
@@ -61,6 +66,7 @@ class Traffic:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
+        self.num_begun += 1
         self.num_running += 1
         self.idle.clear()
         try:
@@ -69,6 +75,20 @@ class Traffic:
             self.num_running -= 1
             if not self.num_running:
                 self.idle.set()
+
+
+def close_if_ending(traffic: Traffic) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """An on_response_prepare signal: once the worker ends, tell the client not to use its connection again.
+
+    Politely: it reads so in the headers. An answer whose headers are out leaves its connection to one more request.
+    """
+
+    async def signal(request: web.Request, response: web.StreamResponse) -> None:
+        if traffic.is_ending:
+            response.force_close()
+            response.headers["Connection"] = "close"
+
+    return signal
 
 
 def accounts(metrics: ApiMetrics, traffic: Traffic) -> Middleware:
@@ -128,12 +148,12 @@ def errors_as_json() -> Middleware:
     return middleware
 
 
-def keys_required(keys: ApiKeys) -> Middleware:
-    """Ask for a key everywhere but where health is told."""
+def keys_required(keys: ApiKeys, own_check: frozenset[str] = frozenset()) -> Middleware:
+    """Ask for a key everywhere but where health is told, and on paths that check their own."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in OPEN_PATHS:
+        if request.path not in OPEN_PATHS and request.path not in own_check:
             keys.check(request.headers.get("Authorization"))
         return await handler(request)
 

@@ -6,9 +6,10 @@
 
 Whatever was received, shown or held back, is submitted again behind the prompt, as replayed tokens, and the same
 OutputBuilder goes on. Randomness depends on seed and position alone, so a request with a seed gives the bytes that an
-undisturbed engine would have given; another engine may only go on if its fingerprint says that it computes the same. A request that gets no further in
-MAX_BARREN_LIVES engines in a row is given up: it may be what ends them, and would end all that follow.
-Knows no HTTP and no transport.
+undisturbed engine would have given; another engine may only go on if its fingerprint says that it computes the same.
+
+A request may be what ends its engines. So before it goes on, the judgement of the death is heard, if it comes in time: a
+suspect runs alone for a while, and the convicted is refused. Knows no HTTP and no transport.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import msgspec
 
 from aphrodited.api.admission import Admission
 from aphrodited.api.error_responses import EngineUnavailableError
+from aphrodited.api.quarantine import Quarantine
 from aphrodited.api.served_model import ServedModel
 from aphrodited.config.schema import RecoveryConfig
 from aphrodited.errors import (
@@ -30,11 +32,12 @@ from aphrodited.errors import (
     MQEngineDeadError,
     OutputLostError,
     QueueFullError,
+    RequestAbortedError,
 )
 from aphrodited.interfaces import ModelFacts
 from aphrodited.log import get_logger
 from aphrodited.metrics import ApiMetrics
-from aphrodited.outputs import EmbeddingOutput, RequestOutput
+from aphrodited.outputs import EmbeddingOutput, RequestOutput, TokenOutput
 from aphrodited.request import EncodeRequest, EngineRequest, GenerateRequest
 from aphrodited.tokenizer.detokenizer import OutputBuilder
 
@@ -42,8 +45,6 @@ log = get_logger()
 
 RETRY_S = 0.1
 """Pause before an engine that takes nothing now is asked again."""
-
-MAX_BARREN_LIVES = 2
 
 BYTES_PER_TOKEN = 8  # of what is held
 
@@ -57,11 +58,13 @@ class Resumer:
     def __init__(
         self,
         admission: Admission,
+        quarantine: Quarantine,
         metrics: ApiMetrics,
         recovery: RecoveryConfig,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.admission = admission
+        self.quarantine = quarantine
         self.metrics = metrics
         self.max_resumes = recovery.max_resumes if recovery.on_engine_death == "resume" else 0
         self.clock = clock
@@ -78,7 +81,8 @@ class Resumer:
         lives = _Lives(self, model, request, facts)
         while True:
             try:
-                async with model.client.open(_continued(request, builder.token_ids)) as source:
+                resumed = _continued(request, builder.token_ids, lives.alone_until)
+                async with model.client.open(resumed) as source:
                     while not (output := builder.add(await source.get())).finished:
                         yield output
                 break  # leaving the block first: a stop string has ended an answer that the engine would go on with
@@ -91,19 +95,16 @@ class Resumer:
         lives = _Lives(self, model, request, facts)
         while True:
             try:
-                return await model.client.encode(
-                    request.prompt_token_ids,
-                    request.request_id,
-                    pooling=request.pooling,
-                    normalize=request.normalize,
-                    priority=request.priority,
-                )
+                again = msgspec.structs.replace(request, alone_until=lives.alone_until)
+                async with model.client.open(again) as source:
+                    output = await source.get()
+                return _embedding(request, output)
             except (*_INTERRUPTED, *_NOT_TAKEN) as error:
                 await lives.wait_for_next(error, 0)
 
 
 class _Lives:
-    """One request on its way from engine to engine.
+    """One request on its way from engine to engine. Making it raises RequestQuarantinedError.
 
     Each interruption counts, and starts the clock of a wait; an engine that does not take it is asked again meanwhile.
     """
@@ -117,7 +118,17 @@ class _Lives:
         self._lost: EngineError | None = None  # why it waits, or waited last
         self._lost_at_s = 0.0
         self._num_tokens = 0  # when it was lost
-        self._num_barren = 0  # engines in a row that died before they added a token
+        self._dead_generation = 0  # of the engine that died with it, until that was judged
+        self._check_quarantine()
+
+    @property
+    def alone_until(self) -> int:
+        """How many of its tokens it computes alone in the next engine.
+
+        A new request is not looked at so closely, unless its client is the one that submits it again.
+        """
+        is_submitted_again = self._num_interruptions or not self._resumer.max_resumes
+        return self._model.rulings.alone_until(self._request.fingerprint) if is_submitted_again else 0
 
     async def wait_for_next(self, error: EngineError | QueueFullError, num_tokens: int) -> None:
         """Return as soon as the request, with so many tokens of its answer, may be submitted again.
@@ -130,17 +141,13 @@ class _Lives:
         is_interrupted = isinstance(error, _INTERRUPTED)
         self._num_interruptions += is_interrupted
         if isinstance(error, MQEngineDeadError):
-            has_progress = self._num_interruptions == 1 or num_tokens > self._num_tokens
-            self._num_barren = 0 if has_progress else self._num_barren + 1
+            self._dead_generation = error.generation
         is_new = is_interrupted or self._lost is None or num_tokens > self._num_tokens
         if is_new:
             if isinstance(error, QueueFullError):
                 raise error  # no engine has had it: the client may well wait itself
             self._lost, self._lost_at_s, self._num_tokens = error, resumer.clock(), num_tokens
         assert self._lost is not None
-        if self._num_barren >= MAX_BARREN_LIVES:
-            reason = f"the request got no further in {MAX_BARREN_LIVES} engines it went on in, and may be why they died"
-            raise self._model.died(self._lost, reason)
         if self._num_interruptions > resumer.max_resumes:
             raise self._model.died(self._lost, f"the request was resumed {resumer.max_resumes} times already")
         if not is_interrupted:
@@ -151,12 +158,25 @@ class _Lives:
 
     async def _wait(self, lost: EngineError, num_tokens: int) -> None:
         size = BYTES_PER_TOKEN * (len(self._request.prompt_token_ids) + num_tokens)
+        await self._hear_judgement()  # while the next engine starts
         try:
             facts = await self._resumer.admission.wait_to_resume(self._model, size, self._lost_at_s)
         except EngineUnavailableError as error:
+            await self._hear_judgement()
             raise self._model.died(lost, str(error)) from error
+        await self._hear_judgement()  # an engine that fails says so before it ends, and its end is what is judged
+        self._dead_generation = 0  # whoever has not judged it by now is not waited for
         if not _computes_the_same(facts, self._facts, self._request):
             raise self._model.died(lost, "the engine that runs now has another model or other settings")
+
+    async def _hear_judgement(self) -> None:
+        """Of the last death, if it comes in time. Raises RequestQuarantinedError."""
+        if await self._model.rulings.until_judged(self._dead_generation):
+            self._dead_generation = 0
+        self._check_quarantine()
+
+    def _check_quarantine(self) -> None:
+        self._resumer.quarantine.check(self._model, self._request.fingerprint, self._request.request_id)
 
     def _note(self, lost: EngineError, num_tokens: int) -> None:
         self._resumer.metrics.resumed(self._model.name, num_tokens)
@@ -166,13 +186,16 @@ class _Lives:
             model=self._model.name,
             num_interruptions=self._num_interruptions,
             num_replayed=num_tokens,
+            alone_until=self.alone_until,
             waited_s=round(self._resumer.clock() - self._lost_at_s, 3),
             cause=str(lost),
         )
 
 
-def _continued(request: GenerateRequest, token_ids: list[int]) -> GenerateRequest:
+def _continued(request: GenerateRequest, token_ids: list[int], alone_until: int) -> GenerateRequest:
     """The request as it goes on after these tokens of its answer. What comes with a first token has come."""
+    if alone_until:
+        request = msgspec.structs.replace(request, alone_until=alone_until)
     if not token_ids:
         return request
     return msgspec.structs.replace(
@@ -181,6 +204,12 @@ def _continued(request: GenerateRequest, token_ids: list[int]) -> GenerateReques
         sampling_params=msgspec.structs.replace(request.sampling_params, prompt_logprobs=None),
         num_replayed=len(token_ids),
     )
+
+
+def _embedding(request: EncodeRequest, output: TokenOutput) -> EmbeddingOutput:
+    if output.embedding is None:
+        raise RequestAbortedError("the request was aborted before its embedding was made")
+    return EmbeddingOutput(request.request_id, request.prompt_token_ids, output.embedding, output.num_cached_tokens)
 
 
 def _computes_the_same(now: ModelFacts, before: ModelFacts, request: EngineRequest) -> bool:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from aphrodited.api.error_responses import EngineUnavailableError
 from aphrodited.errors import EngineError, ModelNotFoundError, MQEngineDeadError, RequestError
 from aphrodited.interfaces import EngineClient
+from aphrodited.rulings import RulingsReader
 from aphrodited.tokenizer.tokenizer import Tokenizer
+
+DRAIN_RETRY_S = 5.0
+"""Told to whom a drained model refuses: nobody knows how long the operator needs."""
+
+_WITHHELD = {"draining": "an operator drains it", "unloaded": "an operator unloaded it"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +32,43 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model of this worker. tokenizer is None if it could not be loaded: then availability says why."""
+    """One model of this worker. tokenizer is None if it could not be loaded: then availability says why.
+
+    rulings: on its requests.  withheld: `draining` or `unloaded` as long as the operator keeps it from new requests.
+    """
 
     name: str
     client: EngineClient
     tokenizer: Tokenizer | None
     availability: Callable[[], Availability]
+    rulings: RulingsReader = field(default_factory=RulingsReader)
+    withheld: Callable[[], str] = str
 
     @property
     def is_serving(self) -> bool:
-        return self.tokenizer is not None and self.client.is_running
+        return self.tokenizer is not None and self.client.is_running and not self.withheld()
 
     def state(self) -> Availability:
         """The availability as it is told to others: ready if a request would be taken now."""
         if self.is_serving:
             return Availability("ready", 0.0)
         known = self.availability()
+        if state := self.withheld():
+            return replace(known, state=state, reason=_WITHHELD[state])
         return replace(known, state="starting") if known.state == "ready" else known  # its engine, but not for us yet
+
+    def check_taken(self) -> None:
+        """Raises EngineUnavailableError if the operator keeps the model from new requests."""
+        match self.withheld():
+            case "draining":
+                message = f"The model {self.name} takes no new requests for the moment: {_WITHHELD['draining']}"
+                raise EngineUnavailableError(message, code="MODEL_DRAINING", retry_after_s=DRAIN_RETRY_S)
+            case "unloaded":
+                raise self._unloaded()
+
+    def _unloaded(self, before: str = "") -> EngineUnavailableError:
+        message = f"{before}The model {self.name} is not loaded: {_WITHHELD['unloaded']}"
+        return EngineUnavailableError(message, code="MODEL_UNLOADED", retry_after_s=None)
 
     def usable_tokenizer(self) -> Tokenizer:
         """Raises EngineUnavailableError if this worker could not load it."""
@@ -56,6 +82,8 @@ class ServedModel:
 
     def unavailable(self, why: str) -> EngineUnavailableError:
         """The error for a request that no engine takes, with the time of the next start as far as it is known."""
+        if self.withheld() == "unloaded":
+            return self._unloaded()
         known = self.availability()
         reason = f": {known.reason}" if known.reason else ""
         if self.client.errored:
@@ -72,9 +100,13 @@ class ServedModel:
         message = str(error)
         if isinstance(error, MQEngineDeadError) and error.cause and error.cause not in message:
             message = f"{message}: {error.cause}"
+        if self.withheld() == "unloaded":
+            return self._unloaded(f"{message}. ")
         due_in_s = self.availability().due_in_s
+        if why:
+            message = why if message in why else f"{message}; {why}"
         return EngineUnavailableError(
-            f"{message}; {why}" if why else message,
+            message,
             code=error.code,
             retry_after_s=None if due_in_s is None else max(1.0, due_in_s),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,12 @@ from aphrodited.health.status import ProcessStatus, read_status
 
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 120.0
+
+
+def free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
 
 
 class DaemonUnderTest:
@@ -45,6 +52,14 @@ class DaemonUnderTest:
             if time.monotonic() > until_s:
                 raise SystemExit("not every process became ready or standby; the status says why")
             time.sleep(0.2)
+
+    def active_engine(self) -> int:
+        """The process that serves the first model. Raises SystemExit if there is none."""
+        model = self.config.models[0].name
+        pids = [p.pid for p in self._processes() if p.model == model and p.state is State.READY]
+        if not pids or pids[0] is None:
+            raise SystemExit(f"no engine serves {model}")
+        return pids[0]
 
     def cpu_s(self) -> dict[str, float]:
         """Processor time used so far, by process name."""

@@ -13,7 +13,9 @@ from typing import Any, cast
 
 import msgspec
 
-EVENT = b"data: {"
+EVENT = b'"finish_reason":null'
+"""In every event that brings something of the answer; not in the one that ends it, nor in the one with the usage."""
+
 USAGE = re.compile(rb'"completion_tokens":(\d+)')
 KEPT = 512
 """Bytes kept of what came last: more than the event with the usage has."""
@@ -21,7 +23,7 @@ KEPT = 512
 
 @dataclass(slots=True)
 class StreamTimes:
-    """One answer. event_times_s: when each event came, seconds from the request on; several may come together."""
+    """One answer. event_times_s: when each event with text came, in seconds since it was asked for, connecting included."""
 
     event_times_s: list[float] = field(default_factory=list)
     num_tokens: int = 0
@@ -29,16 +31,15 @@ class StreamTimes:
 
 
 class _Stream(asyncio.Protocol):
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, began_at_s: float) -> None:
         self.times = StreamTimes()
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
-        self._began_at_s = 0.0
+        self._began_at_s = began_at_s
         self._tail = b""
         self._head: bytes | None = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._began_at_s = time.perf_counter()
         cast(asyncio.WriteTransport, transport).write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -63,7 +64,6 @@ class _Stream(asyncio.Protocol):
             self.done.set_exception(SystemExit(f"a stream ended early: {self._tail.decode(errors='replace')}"))
             return
         self.times.num_tokens = int(usage[1])
-        self.times.event_times_s.pop()  # the usage is no token
         self.done.set_result(None)
 
 
@@ -74,8 +74,8 @@ async def stream_completion(host: str, port: int, body: dict[str, Any]) -> Strea
         f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(payload)}\r\nConnection: close\r\n\r\n"
     )
-    loop = asyncio.get_running_loop()
-    transport, stream = await loop.create_connection(lambda: _Stream(head.encode() + payload), host, port)
+    loop, began_at_s = asyncio.get_running_loop(), time.perf_counter()
+    transport, stream = await loop.create_connection(lambda: _Stream(head.encode() + payload, began_at_s), host, port)
     try:
         await stream.done
     finally:

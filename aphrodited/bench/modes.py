@@ -36,6 +36,8 @@ from aphrodited.request import GenerateRequest
 from aphrodited.workers.launch import launch_engine
 
 ATTACH_TIMEOUT_S = 30.0
+REST_S = 8.0
+"""From the end of loading to the first request: meanwhile the engine makes huge pages of its weights, as one that serves does."""
 
 
 class Mode(StrEnum):
@@ -81,7 +83,7 @@ def run_sync(workload: Workload) -> Figures:
         backend = create_backend(config, default_cache_dir(), lambda progress, what: None)
     with closing(backend):
         prompts = workload.prompts(backend.facts.vocab_size)
-        _settle()
+        _settle(workload)
         return _step_to_the_end(backend, prompts)
 
 
@@ -107,7 +109,7 @@ def run_async(workload: Workload) -> Figures:
             backend = create_backend(config, default_cache_dir(), lambda progress, what: None)
         with closing(AsyncAphrodite(backend)) as engine:
             prompts = workload.prompts(backend.facts.vocab_size)
-            _settle()
+            _settle(workload)
             return await generate_all(engine, prompts, "async")
 
     return _in_a_loop(run)
@@ -124,7 +126,7 @@ def run_mq(workload: Workload) -> Figures:
             if not await client.wait_until_running(ATTACH_TIMEOUT_S) or client.facts is None:
                 raise SystemExit("the engine does not answer")
             prompts = workload.prompts(client.facts.vocab_size)
-            _settle()
+            _settle(workload)
             return await generate_all(client, prompts, "mq")
 
     return _in_a_loop(run)
@@ -154,10 +156,17 @@ def _in_a_loop(run: Callable[[], Awaitable[Figures]]) -> Figures:
         return runner.run(run())  # type: ignore[arg-type]
 
 
-def _settle() -> None:
-    """As an engine process does before it serves."""
+def _settle(workload: Workload) -> None:
+    """As an engine process does before it serves, and a while after."""
     gc.collect()
     gc.freeze()
+    rest(workload)
+
+
+def rest(workload: Workload) -> None:
+    """Let an engine that has weights have its time to lay them out."""
+    if workload.pace_ms is None:
+        time.sleep(REST_S)
 
 
 def _check(num_tokens: int, prompts: list[Prompt]) -> None:

@@ -33,15 +33,17 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
-def report(benchmark: str, figures: dict[str, Any], *, seed: int | None = None) -> dict[str, Any]:
-    """The figures with host, versions, command and seed."""
+def report(
+    benchmark: str, figures: dict[str, Any], *, seed: int | None = None, command: str | None = None
+) -> dict[str, Any]:
+    """The figures with host, versions, command and seed.  command: by itself that of the benchmark's module."""
     return {
         "benchmark": benchmark,
         **figures,
         "seed": seed,
         "host": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "kernel": platform.release()},
         "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}},
-        "command": shlex.join(["python", "-m", f"aphrodited.bench.{benchmark}", *sys.argv[1:]]),
+        "command": command or shlex.join(["python", "-m", f"aphrodited.bench.{benchmark}", *sys.argv[1:]]),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 

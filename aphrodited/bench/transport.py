@@ -1,13 +1,15 @@
-"""The way from engine to client alone: tokens a second, processor time a token of each side, requests a minute.
+"""The ways from engine to client alone: tokens a second, processor time a token of each hop, requests a minute.
 
 The engine's backend does nothing, see bench.silent_engine. The client is read as a program would read it, request by
-request, on the event loop that API workers use.
+request, on the event loop that API workers use. The hop over HTTP is an API worker of a real daemon, at a pace that it
+can keep, so that each token is an event of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import subprocess
 import sys
 import tempfile
@@ -20,13 +22,17 @@ from typing import Any
 
 import uvloop
 
+from aphrodited.bench.http import run_http
 from aphrodited.bench.report import append_json_line, cpu_seconds, report
 from aphrodited.bench.silent_engine import MODEL_FOLDER, MQ
+from aphrodited.bench.workload import PACED_VOCAB_SIZE, Workload
 from aphrodited.mq.client import MQAphroditeEngineClient, MqClientConfig
 from aphrodited.sampling_params import SamplingParams
 
 ATTACH_TIMEOUT_S = 30.0
 PROMPT = [1, 2, 3, 4]
+HTTP_PACE_MS = 50.0
+HTTP_OUTPUT_LEN = 50
 
 
 @contextmanager
@@ -64,6 +70,8 @@ async def measure(folder: Path, engine_pid: int, options: argparse.Namespace) ->
         if not await client.wait_until_running(ATTACH_TIMEOUT_S):
             raise SystemExit("the engine does not answer")
         await run_batch(client, options.num_seqs, 10)
+        gc.collect()
+        gc.freeze()  # as an API worker does before it serves
         num_tokens = options.num_seqs * options.output_len
         rates, client_us, engine_us = [], [], []
         for _ in range(options.repeat):
@@ -83,6 +91,17 @@ async def measure(folder: Path, engine_pid: int, options: argparse.Namespace) ->
     }
 
 
+def measure_http(num_seqs: int) -> dict[str, Any]:
+    """What a token costs an API worker, its own client of the engine included, and the client on the other side."""
+    workload = Workload("paced", num_seqs, len(PROMPT), HTTP_OUTPUT_LEN, pace_ms=HTTP_PACE_MS)
+    figures = run_http(workload, num_workers=1, vocab_size=PACED_VOCAB_SIZE)
+    return {
+        "http_worker_cpu_us_per_token": figures["cpu_us_per_token"]["api"],
+        "http_client_cpu_us_per_token": figures["cpu_us_per_token"]["client"],
+        "http_tokens_per_event": figures["tokens_per_event"],
+    }
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--num-seqs", type=int, default=256)
@@ -93,9 +112,10 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with silent_engine() as (folder, engine_pid), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         figures = runner.run(measure(folder, engine_pid, options))
+    figures |= measure_http(options.num_seqs)
     line = report("transport", figures)
     for name, value in figures.items():
-        print(f"{name:24} {value}")
+        print(f"{name:30} {value}")
     if options.output_json:
         append_json_line(options.output_json, line)
 

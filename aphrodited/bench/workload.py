@@ -35,6 +35,7 @@ class Workload(msgspec.Struct, frozen=True):
     max_model_len: int | None = None
     load_format: Literal["auto", "safetensors", "gguf", "dummy"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    quantization: Literal["none", "int8"] = "none"
     pace_ms: float | None = None
     async_sockets: bool | None = None
     seed: int = 1
@@ -52,6 +53,7 @@ class Workload(msgspec.Struct, frozen=True):
             path=self.model,
             load_format=self.load_format,
             dtype=self.dtype,
+            quantization=self.quantization,
             max_model_len=self.max_model_len or self.input_len + self.output_len,
             engine=EngineConfig(max_num_waiting=self.num_prompts),
         )
@@ -94,6 +96,7 @@ def add_workload_options(parser: argparse.ArgumentParser, *, model: str, num_pro
     parser.add_argument("--max-model-len", type=_positive)
     parser.add_argument("--load-format", default="auto", choices=("auto", "safetensors", "gguf", "dummy"))
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+    parser.add_argument("--quantization", default="none", choices=("none", "int8"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--repeat", type=_positive, default=1, help="rounds")
     parser.add_argument(

@@ -66,6 +66,10 @@ def _run(arguments: argparse.Namespace) -> int:
             from aphrodited.cli.steering import steer
 
             return steer(target, arguments.command, arguments.roles)
+        case "load" | "unload" | "drain" | "undrain":
+            from aphrodited.cli.orders import order
+
+            return order(target, arguments.command, arguments.models, getattr(arguments, "wait", 0.0))
         case "logs":
             return _logs(target, arguments)
         case "events":
@@ -73,6 +77,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
             names = {program.name for program in target.programs(arguments.roles)} if arguments.roles else None
             return show_events(target.paths.ledger, names, as_json=arguments.json, follow=arguments.follow)
+        case "reload":
+            from aphrodited.cli.reload import reload
+
+            return reload(target, dry_run=arguments.dry_run, wait=arguments.wait, partial=arguments.partial)
         case "reset":
             return _reset(target, arguments.roles)
     raise AssertionError(arguments.command)
@@ -137,6 +145,8 @@ def _parser() -> argparse.ArgumentParser:
         steer = commands.add_parser(name, help=text)
         steer.add_argument("roles", nargs="+", metavar="ROLE", help=f"{ROLE_HELP}, or all")
 
+    _add_orders(commands)
+
     logs = commands.add_parser("logs", help="the log files, merged; works when the daemon is down")
     logs.add_argument("roles", nargs="*", metavar="ROLE", help=f"{ROLE_HELP}; default all")
     logs.add_argument("-f", "--follow", action="store_true", help="go on with what is appended")
@@ -146,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--request", metavar="ID", help="lines of one request")
     logs.add_argument("--json", action="store_true", help="as JSON lines")
 
-    events = commands.add_parser("events", help="deaths, verdicts, promotions and resets")
+    events = commands.add_parser("events", help="deaths, verdicts, promotions, resets and reloads")
     events.add_argument("roles", nargs="*", metavar="ROLE", help=f"{ROLE_HELP}; default all")
     events.add_argument("-f", "--follow", action="store_true", help="go on with what happens")
     events.add_argument("--json", action="store_true", help="as JSON lines")
@@ -154,8 +164,26 @@ def _parser() -> argparse.ArgumentParser:
     reset = commands.add_parser("reset", help="forget deaths: try parked processes again at once")
     reset.add_argument("roles", nargs="*", metavar="ROLE", help=f"{ROLE_HELP}; default all")
 
+    reload = commands.add_parser("reload", help="bring what changed in the file into the running daemon")
+    reload.add_argument("--dry-run", action="store_true", help="show what would be applied and how")
+    reload.add_argument("--wait", action="store_true", help="return when it is in force; exits 1 if it was taken back")
+    reload.add_argument("--partial", action="store_true", help="leave out what needs a full restart; waits too")
+
     commands.add_parser("check", help="validate the configuration; exits 78 if it is wrong")
     return parser
+
+
+def _add_orders(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    for name, text, wait in (
+        ("load", "start an unloaded model's engines", "until it serves"),
+        ("unload", "end a model's engines and give their memory back, until it is loaded; outlives the daemon", ""),
+        ("drain", "let a model finish what runs and refuse what is new; outlives the daemon", "until nothing runs"),
+        ("undrain", "let a drained model take requests again", ""),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("models", nargs="+", metavar="MODEL", help="a model's name, or all")
+        if wait:
+            command.add_argument("--wait", type=float, default=0.0, metavar="S", help=f"{wait}, S seconds at most")
 
 
 def _count(text: str) -> int:

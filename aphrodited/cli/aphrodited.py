@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -24,12 +25,14 @@ import msgspec
 
 from aphrodited import __version__
 from aphrodited.config.checks import find_warnings
+from aphrodited.config.given import Given, given_from, write_given
 from aphrodited.config.loader import daemon_paths, load, write_effective
 from aphrodited.config.schema import Config
 from aphrodited.errors import EXIT_CONFIG, EXIT_ENGINE_FAILED, EXIT_OK, EXIT_TEMPORARY, ConfigError
 from aphrodited.paths import DaemonPaths
 from aphrodited.supervision.announce import Announcer
 from aphrodited.supervision.conf_writer import write_conf
+from aphrodited.supervision.desired import restore_desired, unloaded_models
 from aphrodited.supervision.launcher import DAEMON_PID_VARIABLE
 from aphrodited.supervision.listening import (
     PortInUseError,
@@ -67,7 +70,8 @@ def main(argv: Sequence[str] | None = None, *, launcher_module: str = LAUNCHER_M
 
             print(show_config(loaded))
             return EXIT_OK
-        return run(loaded.config, announce, launcher_module)
+        given = given_from(options.config, tuple(options.set), loaded.config, os.environ)
+        return run(given, announce, launcher_module)
     except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
@@ -80,13 +84,15 @@ def main(argv: Sequence[str] | None = None, *, launcher_module: str = LAUNCHER_M
         return EXIT_INTERRUPTED
 
 
-def run(config: Config, announce: Announcer, launcher_module: str = LAUNCHER_MODULE) -> int:
+def run(given: Given, announce: Announcer, launcher_module: str = LAUNCHER_MODULE) -> int:
     """Be the daemon of a configuration until it is stopped.
 
     Raises ConfigError, DaemonRunningError and PortInUseError before anything was started.
     """
+    config = given.config
     paths = daemon_paths(config)
     os.umask(0o027)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the supervisor's plugin takes it as a request to reload
     lock_fd = take_lock(paths)
     try:
         leftovers = end_leftovers(paths)
@@ -98,7 +104,11 @@ def run(config: Config, announce: Announcer, launcher_module: str = LAUNCHER_MOD
             config = _with_standbys(_with_address(config, listener, adopted), announce)
             _say_warnings(config, announce)
             write_effective(config, paths.effective_config)
-            write_conf(config, paths, [sys.executable, "-P", "-m", launcher_module], listener.fileno())
+            write_given(given, paths.given)
+            names = [model.name for model in config.models]
+            restore_desired(paths, names)
+            unloaded = unloaded_models(paths, names)
+            write_conf(config, paths, [sys.executable, "-P", "-m", launcher_module], listener.fileno(), unloaded)
             os.environ[DAEMON_PID_VARIABLE] = str(os.getpid())
             return _supervise(config, paths, announce)
     finally:

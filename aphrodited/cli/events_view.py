@@ -1,4 +1,4 @@
-"""Shows the ledger: deaths, verdicts, promotions and resets, and goes on with -f."""
+"""Shows the ledger: deaths, verdicts, promotions, resets, reloads, orders and quarantine, and goes on with -f."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ import msgspec
 
 from aphrodited.cli.terminal import complain, duration, painted, printable, wants_colour
 from aphrodited.health.record import describe_exit
-from aphrodited.supervision.ledger import Death, Ledger, LedgerEntry, Ready, Reset, Verdict
+from aphrodited.supervision.ledger import (
+    Conviction,
+    Death,
+    Ledger,
+    LedgerEntry,
+    Order,
+    Ready,
+    Reload,
+    Reset,
+    Trial,
+    Verdict,
+)
 
 POLL_INTERVAL_S = 0.2
 
@@ -60,6 +71,18 @@ def render_event(entry: LedgerEntry, *, use_colour: bool) -> str:
             what = f"ready: generation {entry.generation} (pid {entry.pid})"
         case Reset():
             what = f"reset by {entry.by}"
+        case Reload():
+            what = f"{'reload undone' if entry.undone else 'reloaded'} by {entry.by}: {entry.changes.replace(chr(10), '; ')}"
+            if entry.undone:
+                colour, what = "yellow", f"{what} ({entry.undone})"
+        case Order():
+            what = f"{entry.action} of {entry.model}, ordered by {entry.by}"
+        case Trial():
+            colour = "yellow"
+            what = f"suspects: {entry.num_suspects} requests were computed at its last two deaths; each runs alone for a while"
+        case Conviction():
+            colour = "red"
+            what = f"quarantine: request {entry.fingerprint} ended engines and is refused for an hour; the last: {entry.cause}"
         case _:
             assert_never(entry)
     return f"{entry.time} {entry.program:<18} {painted(printable(what), colour, use_colour=use_colour)}"

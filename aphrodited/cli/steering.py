@@ -1,30 +1,42 @@
-"""`aphroditectl start|stop|restart`: in an order in which no standby takes over what is being stopped.
+"""`aphroditectl start|stop|restart`: in an order in which no standby takes over what is being stopped, and no request is lost.
 
-A model whose engines are all stopped is written down as not wanted first; its standbys stop before its active
-engine. In a restart of all of them the active engine's turn comes when a standby waits again to take over.
+    stop       a model whose engines are all stopped is written down as not wanted first; its standbys stop before its
+               active engine
+    restart    one process after the other: the standbys, the API workers, each of which serves again before the next one's
+               turn, then the active engines, each as soon as a standby waits again to take over
+    unloaded   models are left out of all this: `load` brings them back
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from aphrodited.cli.target import Target, UsageError, names_supervisor
 from aphrodited.cli.terminal import complain
 from aphrodited.errors import EXIT_OK, AphroditeError
+from aphrodited.health.orders import is_active
 from aphrodited.health.probes import look_at
 from aphrodited.health.programs import Program, programs
 from aphrodited.page import Phase
-from aphrodited.supervision.desired import Desired, write_desired
+from aphrodited.supervision.desired import Desired, read_desired, unloaded_models, write_desired
 from aphrodited.supervision.program_state import LaunchState
-from aphrodited.supervision.programs import Role
+from aphrodited.supervision.programs import STOP_SLACK_S, Role
 from aphrodited.supervision.rpc import SupervisorClient
 
 EXIT_FAILED = 1
 SHUTDOWN_POLL_S = 0.1
 STANDBY_POLL_S = 0.2
 STANDBY_TIMEOUT_S = 120.0
+API_POLL_S = 0.05
+API_TIMEOUT_S = 60.0
 _DONE = {"start": "started", "stop": "stopped", "restart": "restarted"}
+
+
+class NotBackError(AphroditeError):
+    """A restarted process does not serve again, so that no further one may be restarted."""
+
+    code = "not_back"
 
 
 def steer(target: Target, command: str, words: list[str]) -> int:
@@ -36,13 +48,18 @@ def steer(target: Target, command: str, words: list[str]) -> int:
         return _stop_daemon(target, client.shutdown)
     chosen = target.programs(words)
     client.pid()  # raises if there is no daemon: nothing is written into its folders then
+    if command != "stop":
+        chosen = _without_unloaded(target, chosen)
     _write_desired(target, command, chosen)
+    if command == "restart":
+        return restart_programs(target, chosen, client)
     exit_code = EXIT_OK
-    for program in sorted(chosen, key=lambda program: _is_active(target, program)):
+    for program in sorted(chosen, key=lambda program: is_active(target.paths, program)):
         try:
-            if command == "restart" and _is_active(target, program):
-                _wait_for_standby(target, program, chosen)
-            getattr(client, command)(program.name)
+            if command == "start":
+                client.start(program.name)
+            else:
+                client.stop(program.name, timeout_s=_stop_timeout_s(program))
             print(f"{program.name} {_DONE[command]}")
         except AphroditeError as error:
             complain(str(error))
@@ -52,19 +69,56 @@ def steer(target: Target, command: str, words: list[str]) -> int:
     return exit_code
 
 
+def restart_programs(target: Target, chosen: Iterable[Program], client: SupervisorClient | None = None) -> int:
+    """Restart programs one after the other, so that whatever they serve is served all the time; returns the exit code.
+
+    It ends early if an API worker does not come back: the others are all that still answers.
+    """
+    client = client or SupervisorClient(target.paths.supervisor_socket)
+    chosen = sorted(chosen, key=lambda program: is_active(target.paths, program))
+    exit_code = EXIT_OK
+    for program in chosen:
+        try:
+            if is_active(target.paths, program):
+                _wait_for_standby(target, program, chosen)
+            client.restart(program.name, timeout_s=_stop_timeout_s(program))
+            if program.role is Role.API:
+                _wait_until_ready(target, program)
+            print(f"{program.name} {_DONE['restart']}")
+        except AphroditeError as error:
+            complain(str(error))
+            exit_code = EXIT_FAILED
+            if error.code in ("supervisor_down", NotBackError.code):
+                break
+    return exit_code
+
+
+def _stop_timeout_s(program: Program) -> float:
+    """How long the supervisor takes to stop a program at most, killing it included."""
+    return program.stop_timeout_s + STOP_SLACK_S
+
+
+def _without_unloaded(target: Target, chosen: Sequence[Program]) -> list[Program]:
+    """Raises UsageError if nothing is left."""
+    unloaded = unloaded_models(target.paths, {program.model for program in chosen if program.model})
+    for model in sorted(unloaded):
+        complain(f"{model} is unloaded and stays so: aphroditectl load {model}")
+    left = [program for program in chosen if program.model not in unloaded]
+    if not left:
+        raise UsageError("there is nothing else to be done")
+    return left
+
+
 def _write_desired(target: Target, command: str, chosen: Sequence[Program]) -> None:
-    """A model is stopped when all its engines are, and wanted again when one is started."""
+    """A model is stopped when all its engines are, and wanted again when one is started. What is unloaded stays so."""
     engines = [program for program in programs(target.config()) if program.role is Role.ENGINE]
     for model in dict.fromkeys(program.model for program in chosen if program.model):
-        if command != "stop":
-            write_desired(target.paths.model(model), Desired.SERVED)
-        elif all(engine in chosen for engine in engines if engine.model == model):
-            write_desired(target.paths.model(model), Desired.STOPPED)
-
-
-def _is_active(target: Target, program: Program) -> bool:
-    page = look_at(program.name, target.paths).page
-    return program.role is Role.ENGINE and page is not None and page.generation > 0
+        desired = read_desired(target.paths.model(model))
+        if command != "stop" and desired is Desired.STOPPED:
+            write_desired(target.paths, model, Desired.SERVED)
+        has_all = all(engine in chosen for engine in engines if engine.model == model)
+        if command == "stop" and has_all and desired.wants_engines:
+            write_desired(target.paths, model, Desired.STOPPED)
 
 
 def _wait_for_standby(target: Target, active: Program, chosen: Sequence[Program]) -> None:
@@ -79,6 +133,21 @@ def _wait_for_standby(target: Target, active: Program, chosen: Sequence[Program]
         if all(look.launch is not None and look.launch.state in delayed for look in looks):
             return
         time.sleep(STANDBY_POLL_S)
+
+
+def _wait_until_ready(target: Target, worker: Program) -> None:
+    """Wait until a restarted API worker accepts connections. Raises NotBackError."""
+    give_up_at_s = time.monotonic() + API_TIMEOUT_S
+    reason = f"does not serve again after {API_TIMEOUT_S:g} s"
+    while time.monotonic() < give_up_at_s:
+        look = look_at(worker.name, target.paths)
+        if look.page is not None and look.page.phase is Phase.READY:
+            return
+        if look.launch is not None and look.launch.state is LaunchState.PARKED:
+            reason = f"is parked: {look.launch.reason}"
+            break
+        time.sleep(API_POLL_S)
+    raise NotBackError(f"{worker.name} {reason}; nothing else is restarted")
 
 
 def _stop_daemon(target: Target, shutdown: Callable[[], None]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,17 +45,23 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     return load(path, overrides).config
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """As load_config, with the origin of each value."""
+def load(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    environment: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+) -> LoadedConfig:
+    """As load_config, with the origin of each value. folder: where paths of overrides start, if not here."""
     document = read_document(path, overrides)
     builder = Builder(Config)
     built: Config = builder.build(document.root)
 
     def folder_of(key: str) -> Path:
         mark = builder.marks.get(key)
-        return Path.cwd() if mark is not None and is_override(mark) else canonical(path).parent
+        return (folder or Path.cwd()) if mark is not None and is_override(mark) else canonical(path).parent
 
-    config = with_absolute_paths(built, path, folder_of, os.environ)
+    config = with_absolute_paths(built, path, folder_of, environment)
     wrong = {problem.key for problem in builder.problems}
     problems = builder.problems + [
         Problem(_nearest(builder.marks, complaint.key), complaint.key, complaint.message)
@@ -103,12 +109,17 @@ def _ancestry(key: str) -> Iterator[str]:
 
 def write_effective(config: Config, path: Path) -> None:
     """Write the configuration as JSON for the workers: whole or not at all, readable by its owner alone."""
+    write_private(msgspec.json.format(msgspec.json.encode(config), indent=2), path)
+
+
+def write_private(data: bytes, path: Path) -> None:
+    """Replace a file atomically by one of mode 0600."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(config), indent=2))
+        file.write(data)
     os.replace(temporary, path)
 
 

@@ -148,7 +148,9 @@ def markdown() -> str:
         " tags and merge keys (`<<`) do not.\n"
         "* Sizes are written as `2GiB`, `512MiB` or a number of bytes. Keys that end in `_s` are seconds.\n"
         "* Relative paths start at the file; those in `--set` start at the working directory.\n"
-        "* A change takes effect when the daemon is started again.",
+        "* `aphroditectl reload` brings a change into the running daemon; the column *applied* says how: `hot` at once,"
+        " `monitor` by restarting the monitor, `engine` by replacing the model's engines, standbys first, `api` by"
+        " replacing the API workers one after the other, `daemon` by a full restart alone.",
         "`aphrodited --check-config` validates, `aphrodited --show-config` prints each value with its origin."
         " [config.example.yaml](../config.example.yaml) has every key to copy from, and"
         " [config.schema.json](config.schema.json) is for editors. This page is made from the table that the"
@@ -156,10 +158,11 @@ def markdown() -> str:
     ]
     for section in sections():
         rows = [
-            f"| `{entry.name}` | {_cell(entry.values)} | {_default_cell(entry)} | {_cell(entry.leaf.description)} |"
+            f"| `{entry.name}` | {_cell(entry.values)} | {_default_cell(entry)} |"
+            f" {entry.leaf.extra['apply']} | {_cell(entry.leaf.description)} |"
             for entry in section.entries
         ]
-        table = "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *rows])
+        table = "\n".join(["| key | value | default | applied | meaning |", "|---|---|---|---|---|", *rows])
         parts.append(f"## {section.path}\n\n{section.title}\n\n{table}")
     return "\n\n".join(parts) + "\n"
 

@@ -1,18 +1,29 @@
 """The configuration as typed, frozen structs: the one table that everything else is generated from.
 
-Each leaf carries its range, its doc line and, under `extra`, its unit or kind and how a change is applied:
-`hot` at once, `api` by restarting the API workers, `engine` by replacing engines, `daemon` by a full restart.
+Each leaf carries its range, its doc line and, under `extra`, its unit or kind and how `aphroditectl reload` applies a
+change: one of `Apply`. A key is marked by whoever reads it: more than one of the restarts below means `daemon`.
 Knows no YAML: `config.loader` builds these, `config.reference` writes examples and documentation from them.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from aphrodited.config import cpus
+
+
+class Apply(StrEnum):
+    """How a changed value comes into force."""
+
+    HOT = "hot"  # at once: whoever reads it looks at the file that replaces effective.json
+    MONITOR = "monitor"  # by restarting the monitor
+    ENGINE = "engine"  # by replacing the engines, standbys first
+    API = "api"  # by restarting the API workers one after the other, on the same listening socket
+    DAEMON = "daemon"  # by a full restart alone
 
 
 def doc(description: str, *, apply: str, kind: str | None = None, unit: str | None = None, **limits: Any) -> Meta:
@@ -25,6 +36,7 @@ PositiveOrAuto = Annotated[int, Meta(ge=1)] | Literal["auto"]
 StandbysOrAuto = Annotated[int, Meta(ge=0, le=4)] | Literal["auto"]
 CpuList = Annotated[str, Meta(pattern=cpus.PATTERN)]
 SizeOrAuto = Annotated[int, Meta(ge=1024**2)] | Literal["auto"]
+SizeOrNothing = Annotated[int, Meta(ge=1024**2)] | None
 
 
 class EngineConfig(msgspec.Struct, frozen=True):
@@ -70,6 +82,15 @@ class EngineConfig(msgspec.Struct, frozen=True):
             apply="engine",
         ),
     ] = "passive"
+    memory_soft_limit: Annotated[
+        SizeOrNothing,
+        doc(
+            "Resident memory above which the engine is replaced at a quiet moment, at most once in 10 minutes; without it, none.",
+            apply="hot",
+            kind="size",
+            unit="bytes",
+        ),
+    ] = None
 
 
 class ModelConfig(msgspec.Struct, frozen=True):
@@ -81,7 +102,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
     ]
     path: Annotated[
         str,
-        doc("A .gguf file, a directory in Hugging Face layout, or a hub id; relative to this file.", apply="engine", kind="path"),
+        doc("A .gguf file, a directory in Hugging Face layout, or a hub id; relative to this file.", apply="daemon", kind="path"),
     ]
     backend: Annotated[
         Literal["embedded", "null"],
@@ -92,7 +113,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
         doc(
             "Warm standby engines: loaded and waiting to take over when the active one dies. auto is 1 on the CPU"
             " if the memory that is free when the daemon starts holds one more engine, else 0.",
-            apply="engine",
+            apply="daemon",
             unit="processes",
         ),
     ] = "auto"
@@ -138,10 +159,10 @@ class ApiConfig(msgspec.Struct, frozen=True):
         str | None, doc("File of API keys, one a line, or credential:NAME for one that systemd hands over; without it no key is asked for.", apply="api", kind="path")
     ] = None
     admin_keys_file: Annotated[
-        str | None, doc("File of admin keys, one a line; without it admin routes are closed.", apply="api", kind="path")
+        str | None, doc("File of admin keys, one a line; without it admin routes are closed, but for a loopback address without keys_file.", apply="api", kind="path")
     ] = None
     allow_unauthenticated: Annotated[
-        bool, doc("Allow listening beyond loopback without keys.", apply="daemon")
+        bool, doc("Allow listening beyond loopback without keys.", apply="api")
     ] = False
     max_body_size: Annotated[
         int, doc("Largest request body; a larger one is refused with 413.", apply="api", kind="size", unit="bytes", ge=1024)
@@ -159,6 +180,15 @@ class ApiConfig(msgspec.Struct, frozen=True):
     keepalive_s: Annotated[
         float, doc("Pause after which a waiting stream sends a comment line.", apply="api", unit="seconds", ge=1, le=600)
     ] = 15.0
+    memory_soft_limit: Annotated[
+        SizeOrNothing,
+        doc(
+            "Resident memory above which an API worker is replaced at a quiet moment, at most once in 10 minutes; without it, none.",
+            apply="hot",
+            kind="size",
+            unit="bytes",
+        ),
+    ] = None
 
 
 class MqConfig(msgspec.Struct, frozen=True):
@@ -174,10 +204,10 @@ class MqConfig(msgspec.Struct, frozen=True):
         int, doc("Requests queued towards an engine before a client is told that the queue is full.", apply="daemon", unit="frames", ge=16)
     ] = 4096
     attach_timeout_s: Annotated[
-        float, doc("How long a client waits for an engine's answer to its hello before it asks again.", apply="daemon", unit="seconds", ge=0.05, le=60)
+        float, doc("How long a client waits for an engine's answer to its hello before it asks again.", apply="api", unit="seconds", ge=0.05, le=60)
     ] = 2.0
     heartbeat_s: Annotated[
-        float, doc("Pause between the heartbeats an engine publishes.", apply="daemon", unit="seconds", ge=0.05, le=60)
+        float, doc("Pause between the heartbeats an engine publishes.", apply="engine", unit="seconds", ge=0.05, le=60)
     ] = 1.0
     async_sockets: Annotated[
         bool, doc("Send a step's outputs from a thread, while the next step computes.", apply="engine")
@@ -190,10 +220,10 @@ class MqConfig(msgspec.Struct, frozen=True):
 class MonitorConfig(msgspec.Struct, frozen=True):
     """The health monitor's own listener."""
 
-    host: Annotated[str, doc("Address of the monitor's health and metrics listener.", apply="daemon")] = "127.0.0.1"
-    port: Annotated[int, doc("Port of that listener; 0 takes a free one.", apply="daemon", ge=0, le=65535)] = 2243
+    host: Annotated[str, doc("Address of the monitor's health and metrics listener.", apply="monitor")] = "127.0.0.1"
+    port: Annotated[int, doc("Port of that listener; 0 takes a free one.", apply="monitor", ge=0, le=65535)] = 2243
     interval_s: Annotated[
-        float, doc("Pause between two looks at the processes.", apply="daemon", unit="seconds", ge=0.05, le=10)
+        float, doc("Pause between two looks at the processes.", apply="monitor", unit="seconds", ge=0.05, le=10)
     ] = 0.5
 
 
@@ -217,13 +247,13 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
         float, doc("Shortest standstill of an engine with work that counts as a hang.", apply="engine", unit="seconds", ge=1, le=3600)
     ] = 30.0
     load_stall_s: Annotated[
-        float, doc("Longest standstill of an engine that loads.", apply="engine", unit="seconds", ge=5, le=3600)
+        float, doc("Longest standstill of an engine that loads.", apply="hot", unit="seconds", ge=5, le=3600)
     ] = 120.0
     loop_hang_s: Annotated[
-        float, doc("Longest standstill of an API worker's or the monitor's event loop.", apply="daemon", unit="seconds", ge=2, le=600)
+        float, doc("Longest standstill of an API worker's or the monitor's event loop.", apply="hot", unit="seconds", ge=2, le=600)
     ] = 10.0
     ladder_step_s: Annotated[
-        float, doc("Pause between stack dump, SIGABRT and SIGKILL of a hanging process.", apply="daemon", unit="seconds", ge=0.1, le=60)
+        float, doc("Pause between stack dump, SIGABRT and SIGKILL of a hanging process.", apply="hot", unit="seconds", ge=0.1, le=60)
     ] = 5.0
     max_strikes: Annotated[
         int, doc("Deaths in a row before a first finished request after which a process is parked.", apply="hot", unit="deaths", ge=1, le=100)
@@ -240,7 +270,7 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
     ] = (5.0, 15.0, 60.0)
     core_dumps: Annotated[bool, doc("Let crashing processes write core files.", apply="daemon")] = False
     engine_stop_timeout_s: Annotated[
-        float, doc("How long an engine may take to stop before it is killed.", apply="daemon", unit="seconds", ge=1, le=600)
+        float, doc("How long an engine may take to stop before it is killed.", apply="engine", unit="seconds", ge=1, le=600)
     ] = 10.0
 
 
@@ -248,7 +278,7 @@ class LoggingConfig(msgspec.Struct, frozen=True):
     """Where log lines go and which."""
 
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], doc("Least severe level that is written.", apply="daemon")
+        Literal["debug", "info", "warning", "error"], doc("Least severe level that is written.", apply="hot")
     ] = "info"
     max_size: Annotated[
         int, doc("Size at which a log file is rotated; 0 never.", apply="daemon", kind="size", unit="bytes", ge=0)

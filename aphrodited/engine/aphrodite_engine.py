@@ -15,6 +15,7 @@ from aphrodited.engine.pooling import Pooled
 from aphrodited.engine.scheduler import ScheduledBatch, Scheduler
 from aphrodited.engine.sequence import Sequence
 from aphrodited.errors import ContextLengthError, RequestError
+from aphrodited.flight import FINGERPRINT_SIZE
 from aphrodited.grammar.grammars import Grammars
 from aphrodited.interfaces import EngineStats, ModelFacts, StepPlan
 from aphrodited.outputs import TokenOutput
@@ -101,7 +102,7 @@ class AphroditeEngine:
                 self._grammars.wait(IDLE_WAIT_S)
             return ended
         if self.on_plan is not None:
-            self.on_plan(StepPlan(num_tokens=batch.num_tokens, num_seqs=len(batch.entries)))
+            self.on_plan(_plan_of(batch))
         sampled = self._runner.execute(batch, self._tick)
         return ended + self._scheduler.update(batch, sampled)
 
@@ -131,6 +132,16 @@ class AphroditeEngine:
             self.on_progress()
 
 
+def _plan_of(batch: ScheduledBatch) -> StepPlan:
+    entries = batch.entries
+    return StepPlan(
+        batch.num_tokens,
+        len(entries),
+        [entry.sequence.fingerprint for entry in entries],
+        [entry.start + entry.num_tokens for entry in entries],
+    )
+
+
 def check_encode_request(request: EncodeRequest, facts: ModelFacts) -> None:
     """Raise RequestError for whatever this model cannot embed."""
     prompt = request.prompt_token_ids
@@ -145,6 +156,7 @@ def check_encode_request(request: EncodeRequest, facts: ModelFacts) -> None:
             f"the prompt has {len(prompt)} tokens; it may have {facts.max_model_len}", param="prompt"
         )
     _check_token_ids(prompt, facts, "prompt")
+    _check_quarantine(request)
 
 
 def check_request(request: GenerateRequest, facts: ModelFacts) -> None:
@@ -174,6 +186,14 @@ def check_request(request: GenerateRequest, facts: ModelFacts) -> None:
     if params.max_tokens is not None and request.num_replayed >= params.max_tokens:
         raise RequestError("num_replayed must be less than max_tokens: nothing is left to generate", param="num_replayed")
     _check_choice(params, facts)
+    _check_quarantine(request)
+
+
+def _check_quarantine(request: EngineRequest) -> None:
+    if len(request.fingerprint) not in (0, FINGERPRINT_SIZE):
+        raise RequestError(f"fingerprint must have {FINGERPRINT_SIZE} bytes, or none", param="fingerprint")
+    if request.alone_until < 0:
+        raise RequestError("alone_until must be 0 or more", param="alone_until")
 
 
 def _check_choice(params: SamplingParams, facts: ModelFacts) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from aphrodited.config.schema import ModelConfig
+from aphrodited.engine.windows import least_held, most_held
 from aphrodited.errors import ConfigError
 
 AUTO_MAX_MODEL_LEN = 8192
@@ -21,7 +22,7 @@ AUTO_GPU_MEMORY_SHARE = 0.8  # of what is free there once the weights are loaded
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """max_model_len: tokens of one sequence at most; num_blocks blocks hold at least as many."""
+    """max_model_len: tokens of one sequence at most; num_blocks blocks are enough for it."""
 
     max_model_len: int
     num_blocks: int
@@ -41,20 +42,30 @@ def available_memory() -> int:
 
 
 def plan_capacity(
-    config: ModelConfig, *, max_position_embeddings: int, block_bytes: int, free_memory: int, on_gpu: bool = False
+    config: ModelConfig,
+    *,
+    max_position_embeddings: int,
+    block_bytes: int,
+    free_memory: int,
+    on_gpu: bool = False,
+    window: int | None = None,
 ) -> Capacity:
     """Settle max_model_len and num_blocks. A length that was left to us shrinks to what the memory holds.
 
     block_bytes: of one block over all layers.  free_memory: bytes, where the cache will be.
+    window: tokens that a token sees at most; None for all before it.
     Raises ConfigError, with what to change, if an explicit length fits neither the model nor the memory.
     """
     block_size = config.engine.block_size
     if block_size & (block_size - 1):
         raise ConfigError(f"model {config.name}: engine.block_size is {block_size}, expected a power of two")
     max_model_len = _max_model_len(config, max_position_embeddings)
-    blocks_per_sequence = -(-max_model_len // block_size)
+    needed = useful = -(-max_model_len // block_size)  # blocks of one sequence
+    if window is not None:
+        needed = min(needed, least_held(window, block_size))
+        useful = min(useful, most_held(window, config.engine.max_num_batched_tokens, block_size))
 
-    wanted = config.engine.max_num_seqs * blocks_per_sequence
+    wanted = config.engine.max_num_seqs * useful
     if config.engine.kv_cache_memory == "auto":
         memory = min(int(free_memory * AUTO_MEMORY_SHARE), AUTO_MEMORY_LIMIT)
         if on_gpu:
@@ -63,16 +74,21 @@ def plan_capacity(
     else:
         memory = config.engine.kv_cache_memory
         num_blocks = memory // block_bytes
-    if num_blocks >= blocks_per_sequence:
+    if num_blocks >= needed:
         return Capacity(max_model_len, num_blocks)
 
     room = num_blocks * block_size
     if config.max_model_len != "auto" or not room:
         raise ConfigError(
             f"model {config.name}: a KV cache of {memory} bytes holds {room} tokens, but max_model_len is {max_model_len}: "
-            f"lower max_model_len or set engine.kv_cache_memory to at least {blocks_per_sequence * block_bytes}"
+            f"lower max_model_len or set engine.kv_cache_memory to at least {needed * block_bytes}"
         )
     return Capacity(room, num_blocks)
+
+
+def max_positions(config: ModelConfig) -> int:
+    """Tokens that no sequence will exceed, whatever the model and the memory allow."""
+    return AUTO_MAX_MODEL_LEN if config.max_model_len == "auto" else config.max_model_len
 
 
 def _max_model_len(config: ModelConfig, max_position_embeddings: int) -> int:

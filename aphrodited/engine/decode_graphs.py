@@ -59,7 +59,8 @@ class GraphedModel:
     ) -> None:
         self.config = model.config
         self.fingerprint = model.fingerprint
-        self.deterministic = model.deterministic
+        self.nondeterminism = model.nondeterminism
+        self.num_positions = model.num_positions
         self.device = model.device
         self.dtype = model.dtype
         self.on_layer: Callable[[], None] | None = None

@@ -10,7 +10,7 @@ import torch
 
 from aphrodited.config.schema import ModelConfig
 from aphrodited.engine.aphrodite_engine import AphroditeEngine, Runner
-from aphrodited.engine.capacity import Capacity, available_memory, plan_capacity
+from aphrodited.engine.capacity import Capacity, available_memory, max_positions, plan_capacity
 from aphrodited.engine.decode_graphs import CudaGraphRecorder, GraphedModel
 from aphrodited.engine.device import CPU, GpuRunner, free_gpu_memory, resolve_device
 from aphrodited.engine.environment import engine_threads
@@ -18,6 +18,7 @@ from aphrodited.engine.kv_cache_pool import KVCachePool, kv_block_bytes
 from aphrodited.engine.model_runner import CausalModel, ModelRunner
 from aphrodited.engine.priority import run_with_low_priority
 from aphrodited.engine.scheduler import create_scheduler
+from aphrodited.errors import ConfigError
 from aphrodited.grammar.grammars import Grammars
 from aphrodited.interfaces import ModelFacts
 from aphrodited.loaders import load_model
@@ -48,8 +49,10 @@ def create_embedded_backend(
         dtype=config.dtype,
         quantization=config.quantization,
         device=device,
+        max_positions=max_positions(config),
         cache_dir=cache_dir,
         report=lambda progress, what: report(progress * _LOADING_SHARE, what),
+        gently=gently,
     )
     model = run_with_low_priority(load) if gently else load()
     report(_LOADING_SHARE, "warming up")
@@ -73,7 +76,10 @@ def create_engine(
         block_bytes=kv_block_bytes(architecture, engine.block_size, model.dtype),
         free_memory=available_memory() if device == CPU else free_gpu_memory(device),
         on_gpu=device != CPU,
+        window=architecture.widest_window,
     )
+    if capacity.max_model_len > model.num_positions:
+        raise ConfigError(f"model {config.name} was loaded for {model.num_positions} tokens, not {capacity.max_model_len}")
     pool = KVCachePool(
         architecture, num_blocks=capacity.num_blocks, block_size=engine.block_size, device=device, dtype=model.dtype
     )
@@ -86,10 +92,11 @@ def create_engine(
         num_blocks=capacity.num_blocks,
         max_num_seqs=engine.max_num_seqs,
         dtype=str(model.dtype).removeprefix("torch."),
-        fingerprint=f"{model.fingerprint}-{engine.block_size}",  # attention sums block by block: the last bits differ
-        deterministic=model.deterministic,
+        fingerprint=model.fingerprint,
+        deterministic=not model.nondeterminism,
         backend="embedded",
         embedding_size=architecture.hidden_size,
+        nondeterminism=model.nondeterminism,
     )
     log.info(
         "engine_created",
@@ -103,7 +110,7 @@ def create_engine(
     )
     return AphroditeEngine(
         facts,
-        create_scheduler(engine, capacity.num_blocks),
+        create_scheduler(engine, capacity.num_blocks, architecture.widest_window),
         _create_runner(config, model, pool, capacity, on_progress),
         Grammars(Path(config.path), facts.vocab_size, facts.eos_token_ids),
     )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from aphrodited.errors import ConfigError
+from aphrodited.layers.attention import as_key_cache
 from aphrodited.models.config import ModelArchitecture
 
 CPU = torch.device("cpu")
@@ -43,7 +44,8 @@ class KVCachePool:
             pool = torch.frombuffer(memory, dtype=dtype).view(architecture.num_layers, 2, *shape)
         else:
             pool = torch.zeros((architecture.num_layers, 2, *shape), dtype=dtype, device=device)
-        self.layers: list[tuple[Tensor, Tensor]] = [(keys, values) for keys, values in pool]
+        lay_out = as_key_cache if device == CPU else lambda keys: keys
+        self.layers: list[tuple[Tensor, Tensor]] = [(lay_out(keys), values) for keys, values in pool]
 
 
 def _reserve(num_bytes: int) -> mmap.mmap:

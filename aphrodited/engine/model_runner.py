@@ -35,7 +35,8 @@ class CausalModel(Protocol):
     config: ModelArchitecture
     on_layer: Callable[[], None] | None
     fingerprint: str
-    deterministic: bool
+    nondeterminism: str  # why bits may depend on the batch; empty if they do not
+    num_positions: int  # tokens of the longest sequence
     device: torch.device
     dtype: torch.dtype  # of its keys and values
 

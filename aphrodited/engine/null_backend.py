@@ -5,7 +5,9 @@ the prompt's length, passing over ids that would end the answer, so output is te
 A token's hidden state is a hash of it, which makes embeddings. Loads no torch.
 
 A config.json in the model's directory may set vocab_size, hidden_size, max_position_embeddings, eos_token_id and
-`null_step_s` (seconds a step takes, 0 if absent); without one, DEFAULT_* hold.
+`null_step_s` (seconds a step takes, 0 if absent); without one, DEFAULT_* hold. A `poison_token` there ends the process, as a
+crash in native code would, in the first step that has a sequence with that token in it and `poison_after` (0 if absent)
+tokens generated.
 
 Drills. A prompt that begins [M, M, drill, argument], M being the last id of the vocabulary, does this:
 
@@ -14,10 +16,12 @@ Drills. A prompt that begins [M, M, drill, argument], M being the last id of the
     2 HANG          step never returns and shows no progress, once so many tokens were generated
     3 SLOW          the first token takes so many seconds, with progress shown all the time
     4 NOT_FINITE    this request alone fails, once so many tokens were generated
+    5 LEAK          so many MiB are taken at the first token and never given back
 """
 
 from __future__ import annotations
 
+import os
 import time
 from array import array
 from collections.abc import Callable
@@ -55,6 +59,7 @@ class Drill(IntEnum):
     HANG = 2
     SLOW = 3
     NOT_FINITE = 4
+    LEAK = 5
 
 
 class NullModel(msgspec.Struct, frozen=True):
@@ -65,6 +70,8 @@ class NullModel(msgspec.Struct, frozen=True):
     eos_token_id: int | list[int] | None = None
     null_step_s: float = 0.0
     hidden_size: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT_HIDDEN_SIZE
+    poison_token: int | None = None
+    poison_after: int = 0
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -80,16 +87,25 @@ class DrillError(RuntimeError):
 class NullRunner:
     """Echoes prompts, at a pace, and misbehaves on request."""
 
-    def __init__(self, model: NullModel, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, model: NullModel, *, sleep: Callable[[float], None] = time.sleep, crash: Callable[[], None] = os.abort
+    ) -> None:
         self._marker = model.vocab_size - 1
         self._never = frozenset({*model.eos_token_ids, self._marker})
         self._step_s = model.null_step_s
         self._hidden_size = model.hidden_size
+        self._poison = model.poison_token
+        self._poison_after = model.poison_after
         self._sleep = sleep
+        self._leaked: list[bytes] = []
+        self._crash = crash
 
     def execute(self, batch: ScheduledBatch, on_progress: Callable[[], None]) -> list[Sampled | Pooled]:
         """One token or embedding for each entry that reaches its sequence's end."""
+        if self._poison is not None and any(self._is_poisoned(entry.sequence) for entry in batch.entries):
+            self._crash()
         due = [entry.sequence for entry in batch.entries if entry.reaches_end]
+        self._leak(due)
         step_s = max([self._step_s, *(self._drill_pause_s(sequence) for sequence in due)])
         while step_s > 0:
             self._sleep(min(step_s, _TICK_S))
@@ -104,6 +120,9 @@ class NullRunner:
 
     def close(self) -> None:
         """There is nothing to release."""
+
+    def _is_poisoned(self, sequence: Sequence) -> bool:
+        return sequence.num_output_tokens >= self._poison_after and self._poison in sequence.token_ids
 
     def _drill(self, sequence: Sequence) -> tuple[int, int]:
         prompt = sequence.token_ids[: sequence.num_prompt_tokens - sequence.num_replayed][:4]
@@ -122,6 +141,12 @@ class NullRunner:
         while drill == Drill.HANG:
             self._sleep(3600.0)
         return 0.0
+
+    def _leak(self, due: list[Sequence]) -> None:
+        for sequence in due:
+            drill, argument = self._drill(sequence)
+            if drill == Drill.LEAK and sequence.num_output_tokens == 0:
+                self._leaked.append(b"\1" * (argument * 1024**2))
 
     def _finish(self, sequence: Sequence) -> Sampled | Pooled:
         drill, argument = self._drill(sequence)

@@ -8,6 +8,9 @@ first in rank is never robbed, so somebody always gets on, and everybody ends. K
 
 A sequence with a grammar waits aside until that is compiled, and has `follow_grammars` end it when the grammar ends or
 fails. If what may come next is not known in time, its step is not held up: the sequence computes its last token again.
+
+A sequence that is suspected of ending engines computes so many of its tokens alone (`runs_alone`), before everything else;
+those that run pause meanwhile, and keep their blocks unless it needs them.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import merge
 
 from aphrodited.config.schema import EngineConfig
 from aphrodited.engine.block_manager import BlockManager
@@ -25,6 +29,10 @@ from aphrodited.grammar.constraint import ConstraintState
 from aphrodited.interfaces import EngineStats
 from aphrodited.outputs import FinishReason, TokenLogprobs, TokenOutput
 from aphrodited.sampling.sampled import Sampled
+
+MIN_RESUMED_TOKENS, RESUMED_SHARE = 64, 16
+"""A step computes so many tokens of answers that another engine began, or a sixteenth of what it may, if that is more: the
+shortest go on while the longer ones are computed."""
 
 
 @dataclass(slots=True)
@@ -106,9 +114,11 @@ class Scheduler:
         # Whoever runs decodes in every step, so no more may run than tokens fit into one.
         self._max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_num_resumed_tokens = max(MIN_RESUMED_TOKENS, max_num_batched_tokens // RESUMED_SHARE)
         self._max_num_unfinished = self._max_num_seqs + max_num_waiting
         self._sequences: dict[int, Sequence] = {}  # by key, all unfinished ones
         self._constrained: dict[int, Sequence] = {}  # those of them that have a grammar
+        self._suspects: dict[int, Sequence] = {}  # those that run alone, or have not been seen to have done so
         self._waiting: list[Sequence] = []  # both in order of rank
         self._running: list[Sequence] = []
         self._counters = Counters()
@@ -123,14 +133,16 @@ class Scheduler:
         """
         if sequence.key in self._sequences:
             raise ValueError(f"key {sequence.key} is in use")
-        capacity = self._blocks.num_blocks * self._blocks.block_size
-        if len(sequence) > capacity:
+        if not self._blocks.can_hold(len(sequence)):
+            capacity = self._blocks.num_blocks * self._blocks.block_size
             raise ContextLengthError(
                 f"the prompt has {len(sequence)} tokens, the KV cache holds {capacity}", param="prompt"
             )
         if len(self._sequences) >= self._max_num_unfinished:
             raise QueueFullError(f"{self._num_waiting} requests are waiting already; try again later")
         self._sequences[sequence.key] = sequence
+        if sequence.runs_alone:
+            self._suspects[sequence.key] = sequence
         if sequence.params.grammar is None:
             self._wait(sequence)
         else:
@@ -165,10 +177,15 @@ class Scheduler:
     def schedule(self) -> ScheduledBatch:
         """Choose the next step's work and reserve its blocks. Every batch must come back through `update`."""
         batch = ScheduledBatch()
-        was_preempted = self._schedule_decodes(batch)
-        self._schedule_prefills(batch)
-        if not was_preempted:  # what a victim freed is for those who run
-            self._admit_waiting(batch)
+        suspect = self._next_suspect()
+        if suspect is not None:
+            self._schedule_alone(batch, suspect)
+            return batch
+        was_preempted = self._secure_blocks()
+        for sequence in self._running:
+            if sequence.is_decoding:
+                batch.add(sequence, 1)
+        self._schedule_prompts(batch, admits=not was_preempted)  # what a victim freed is for those who run
         return batch
 
     def update(self, batch: ScheduledBatch, results: Iterable[Sampled | Pooled]) -> list[TokenOutput]:
@@ -184,6 +201,7 @@ class Scheduler:
             is_pending = isinstance(result, Sampled) and result.is_pending
             sequence.num_computed_tokens += entry.num_tokens - is_pending
             self._blocks.publish(sequence, entry.start)
+            self._blocks.slide(sequence)
             if isinstance(result, Pooled):
                 outputs.append(self._finish_embedding(sequence, result))
             elif result is not None and result.token_id is not None:
@@ -213,47 +231,72 @@ class Scheduler:
         self._counters = Counters()
         self._blocks.forget_all()
 
-    def _schedule_decodes(self, batch: ScheduledBatch) -> bool:
-        """Returns whether somebody was preempted."""
+    def _next_suspect(self) -> Sequence | None:
+        """The first in rank of those that run alone and can run now. Whoever is through runs with the others from now on."""
+        for sequence in [suspect for suspect in self._suspects.values() if not suspect.runs_alone]:
+            sequence.alone_until = 0
+            del self._suspects[sequence.key]
+        ready = [s for s in self._suspects.values() if s.status is not SequenceStatus.PREPARING]
+        return min(ready, key=_rank, default=None)
+
+    def _schedule_alone(self, batch: ScheduledBatch, sequence: Sequence) -> None:
+        """Those that run make room for it if they must, the last in rank first: alone it fits in any case."""
+        while not self._has_place(sequence):
+            self._preempt(next(other for other in reversed(self._running) if other is not sequence))
+        self._schedule_chunk(batch, sequence, self._max_num_batched_tokens)
+
+    def _has_place(self, sequence: Sequence) -> bool:
+        if sequence.status is SequenceStatus.RUNNING:
+            return self._blocks.grow(sequence)
+        return len(self._running) < self._max_num_seqs and self._begin(sequence, num_reserved=0)
+
+    def _secure_blocks(self) -> bool:
+        """See that all who run can compute a token, the first in rank first. Returns whether somebody was preempted."""
         was_preempted = False
-        for sequence in [s for s in self._running if s.is_decoding]:
+        for sequence in list(self._running):
             while sequence.status is SequenceStatus.RUNNING and not self._blocks.grow(sequence):
-                self._preempt(self._running[-1])  # of a rank not above, so not in the batch yet
+                self._preempt(self._running[-1])
                 was_preempted = True
-            if sequence.status is SequenceStatus.RUNNING:
-                batch.add(sequence, 1)
         return was_preempted
 
-    def _schedule_prefills(self, batch: ScheduledBatch) -> None:
-        for sequence in self._running:
-            if not sequence.is_decoding:
-                self._schedule_chunk(batch, sequence)
+    def _schedule_prompts(self, batch: ScheduledBatch, *, admits: bool) -> None:
+        """Pieces of prompts, in order of rank, of those that run and of those that may begin."""
+        begun = [sequence for sequence in self._running if not sequence.is_decoding]
+        waiting = self._waiting[: self._max_num_seqs - len(self._running)] if admits else []
+        num_resumed_left = self._max_num_resumed_tokens
+        for sequence in merge(begun, waiting, key=_rank):
+            num_left = self._max_num_batched_tokens - batch.num_tokens
+            if sequence.num_replayed:
+                num_left = min(num_left, num_resumed_left)
+            if num_left <= 0:
+                return
+            if sequence.status is SequenceStatus.WAITING:
+                # Each who runs keeps a block to grow into, lest the newcomer be thrown out at once.
+                admits = admits and self._begin(sequence, num_reserved=len(self._running))
+                if not admits:
+                    continue  # nobody who waits overtakes, so nobody starves
+            num_tokens = self._schedule_chunk(batch, sequence, num_left)
+            if sequence.num_replayed:
+                num_resumed_left -= num_tokens
 
-    def _admit_waiting(self, batch: ScheduledBatch) -> None:
-        while (
-            self._waiting
-            and len(self._running) < self._max_num_seqs
-            and batch.num_tokens < self._max_num_batched_tokens
-        ):
-            sequence = self._waiting[0]
-            # Each who runs keeps a block to grow into, lest the newcomer be thrown out at once.
-            if not self._blocks.admit(sequence, num_reserved=len(self._running)):
-                return  # in order: nobody overtakes, so nobody starves
-            self._waiting.pop(0)
-            sequence.status = SequenceStatus.RUNNING
-            insort(self._running, sequence, key=_rank)
-            if sequence.num_cached_tokens is None:
-                sequence.num_cached_tokens = sequence.num_computed_tokens
-                self._counters.num_prompt_tokens += len(sequence)
-                self._counters.num_cached_tokens += sequence.num_cached_tokens
-            self._schedule_chunk(batch, sequence)
+    def _begin(self, sequence: Sequence, *, num_reserved: int) -> bool:
+        """Let a waiting sequence run if there are blocks for it."""
+        if not self._blocks.admit(sequence, num_reserved=num_reserved):
+            return False
+        self._waiting.remove(sequence)
+        sequence.status = SequenceStatus.RUNNING
+        insort(self._running, sequence, key=_rank)
+        if sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = sequence.num_computed_tokens
+            self._counters.num_prompt_tokens += len(sequence)
+            self._counters.num_cached_tokens += sequence.num_cached_tokens
+        return True
 
-    def _schedule_chunk(self, batch: ScheduledBatch, sequence: Sequence) -> None:
-        num_tokens = min(
-            len(sequence) - sequence.num_computed_tokens, self._max_num_batched_tokens - batch.num_tokens
-        )
-        if num_tokens > 0:
-            batch.add(sequence, num_tokens)
+    def _schedule_chunk(self, batch: ScheduledBatch, sequence: Sequence, num_left: int) -> int:
+        """How many tokens were added; num_left is how many may be, more than 0."""
+        num_tokens = self._blocks.extend(sequence, min(len(sequence) - sequence.num_computed_tokens, num_left))
+        batch.add(sequence, num_tokens)
+        return num_tokens
 
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
@@ -325,18 +368,25 @@ class Scheduler:
             self._waiting.remove(sequence)
         if self._constrained.pop(sequence.key, None) is not None and sequence.constraint is not None:
             sequence.constraint.cancel()
+        self._suspects.pop(sequence.key, None)
         self._blocks.release(sequence, forget=forget)
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.key]
 
 
-def create_scheduler(config: EngineConfig, num_blocks: int) -> Scheduler:
-    """The scheduler that an engine's configuration asks for. Raises ConfigError."""
+def create_scheduler(config: EngineConfig, num_blocks: int, window: int | None = None) -> Scheduler:
+    """The scheduler that an engine's configuration asks for.  window: see BlockManager.  Raises ConfigError."""
     max_num_waiting = 4 * config.max_num_seqs if config.max_num_waiting == "auto" else config.max_num_waiting
     if max_num_waiting < 0:
         raise ConfigError(f"engine.max_num_waiting is {max_num_waiting}, expected auto or 0 and more")
     return Scheduler(
-        BlockManager(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching),
+        BlockManager(
+            num_blocks,
+            config.block_size,
+            enable_prefix_caching=config.enable_prefix_caching,
+            window=window,
+            max_chunk=config.max_num_batched_tokens,
+        ),
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_waiting=max_num_waiting,

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from aphrodited.engine.pooling import Pooler
 from aphrodited.engine.prompt_logprobs import PromptLogprobs
+from aphrodited.flight import UNKNOWN
 from aphrodited.grammar.constraint import Constraint
 from aphrodited.outputs import FinishReason
 from aphrodited.request import EngineRequest, GenerateRequest, Pooling
@@ -19,7 +20,7 @@ from aphrodited.sampling_params import SamplingParams
 class SequenceStatus(StrEnum):
     PREPARING = "preparing"  # waits for its grammar; holds no blocks
     WAITING = "waiting"  # holds no blocks
-    RUNNING = "running"  # holds blocks for every token it has
+    RUNNING = "running"  # holds blocks for every token it has, or for what its window shows and the next step computes
     FINISHED = "finished"
 
 
@@ -28,22 +29,27 @@ class Sequence:
 
     token_ids: prompt, then output; an array, so that a step copies slices and never visits single tokens.
     num_computed_tokens: the leading tokens whose keys and values are in the cache.
-    block_table: block ids in order.  block_hashes: of the leading full blocks, as far as they were needed.
+    block_table: block ids in order; the first num_gone_blocks entries mean nothing, for its window has passed them.
+    block_hashes: of the leading full blocks, as far as they were needed.
     num_cached_tokens: how many prompt tokens the prefix cache served; None until first admitted.
     pooler: makes its embedding; None if it generates tokens.
     rules: penalties and the like, kept up by `append`; None if there are none.
     constraint: its place in its grammar, set by whoever begins it and moved on by `append`; None without a grammar.
     prompt_logprobs: collects them; None if they are not wanted.
+    fingerprint, alone_until: as of its request.
     """
 
     __slots__ = (
+        "alone_until",
         "block_hashes",
         "block_table",
         "constraint",
+        "fingerprint",
         "key",
         "max_total_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_gone_blocks",
         "num_prompt_tokens",
         "num_replayed",
         "params",
@@ -78,6 +84,8 @@ class Sequence:
         self.params = params
         self.pooler = pooler
         self.seed = seed
+        self.fingerprint = request.fingerprint or UNKNOWN
+        self.alone_until = request.alone_until
         # Lower runs first; unique. Interrupted answers go on before new ones begin, the shortest first.
         self.rank = (request.priority, not num_replayed, len(request.prompt_token_ids) if num_replayed else 0, arrival)
         self.status = SequenceStatus.WAITING
@@ -102,6 +110,7 @@ class Sequence:
         self.num_computed_tokens = 0
         self.num_cached_tokens: int | None = None
         self.block_table = array("i")
+        self.num_gone_blocks = 0
         self.block_hashes: list[bytes] = []
 
     def __len__(self) -> int:
@@ -116,6 +125,11 @@ class Sequence:
     def is_decoding(self) -> bool:
         """Only its newest token is left to compute."""
         return self.num_computed_tokens == len(self.token_ids) - 1
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether it must have no company yet."""
+        return self.num_computed_tokens < self.alone_until
 
     @property
     def uses_prefix_cache(self) -> bool:

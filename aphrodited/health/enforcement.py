@@ -1,4 +1,4 @@
-"""Carries a verdict out: the signals of the ladder, each to the very process that was judged.
+"""Carries a verdict out: the signals of the ladder and the request to leave, each to the very process that was judged.
 
 A pid is held by a pidfd while its start time is compared, so that a number that came into use again is never hit.
 """
@@ -25,8 +25,15 @@ def carry_out(action: Action, pid: int, start_ticks: int) -> bool:
     SIGKILL goes to the whole process group if the process leads it: what it forked must not outlive it.
     """
     number = SIGNALS.get(action)
-    if number is None:
-        return True
+    return number is None or _send(number, pid, start_ticks)
+
+
+def ask_to_leave(pid: int, start_ticks: int) -> bool:
+    """SIGTERM, as carry_out: the process finishes what it has, and the supervisor starts the next one."""
+    return _send(signal.SIGTERM, pid, start_ticks)
+
+
+def _send(number: signal.Signals, pid: int, start_ticks: int) -> bool:
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

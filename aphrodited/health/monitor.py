@@ -12,16 +12,20 @@ from collections.abc import Callable
 import msgspec
 
 from aphrodited.config.schema import Config
-from aphrodited.health.enforcement import carry_out
+from aphrodited.health.enforcement import ask_to_leave, carry_out
 from aphrodited.health.events import LedgerTail
+from aphrodited.health.memory_watch import MemoryWatch
 from aphrodited.health.policy import ObservedClock, ProgressWatch
 from aphrodited.health.probes import Look, look_at
-from aphrodited.health.states import Action, State, nearest_to_serving, process_state
+from aphrodited.health.quarantine import Quarantine
+from aphrodited.health.states import Action, State, model_state, nearest_to_serving, process_state
 from aphrodited.log import get_logger
+from aphrodited.metrics import MonitorMetrics
 from aphrodited.mq.messages import EngineEvent, EventKind
 from aphrodited.page import Page, Phase
 from aphrodited.paths import DaemonPaths
 from aphrodited.procfs import process_state as kernel_state
+from aphrodited.supervision.desired import read_desired
 from aphrodited.supervision.ledger import Death, Ledger, LedgerEntry, Ready, Verdict, boottime_s, stamp
 from aphrodited.supervision.program_state import LaunchState, ProgramState
 from aphrodited.supervision.programs import Program, Role, programs
@@ -48,6 +52,8 @@ class Monitor:
         *,
         clock: Callable[[], float] = time.monotonic,
         enforce: Callable[[Action, int, int], bool] = carry_out,
+        dismiss: Callable[[int, int], bool] = ask_to_leave,
+        metrics: MonitorMetrics | None = None,
     ) -> None:
         self.config = config
         self.paths = paths
@@ -55,12 +61,17 @@ class Monitor:
         self._publish = publish
         self._clock = clock
         self._enforce = enforce
+        self._metrics = metrics or MonitorMetrics()
         self._programs = [program for program in programs(config) if program.role is not Role.MONITOR]
         self._observed = ObservedClock(max_gap_s=2 * config.monitor.interval_s)
         self._watches: dict[str, ProgressWatch] = {}
         self._tail = LedgerTail(self.ledger)
+        self._memory = MemoryWatch(self._tail.entries, self._append, dismiss)
         self._ready = {e.program: (e.pid, e.generation) for e in self._tail.entries if isinstance(e, Ready)}
         self._parked: dict[str, ProgramState] = {}
+        engines = {program.name: program.model for program in self._programs if program.model is not None}
+        self._quarantine = Quarantine(engines, paths, self._append)
+        self._quarantine.begin(self._tail.entries)
         self.num_rounds = 0
 
     def look(self) -> None:
@@ -68,22 +79,28 @@ class Monitor:
         uncounted_s = self._observed.look(self._clock())
         if uncounted_s > 1:
             log.warning("monitor_overslept", uncounted_s=round(uncounted_s, 1))
-        for program in self._programs:
-            seen = look_at(program.name, self.paths)
+        looks = {program: look_at(program.name, self.paths) for program in self._programs}
+        for program, seen in looks.items():
             self._judge(program, seen)
             if program.role is Role.ENGINE:
                 self._tell_ready(program, seen.page)
             self._tell_parked(program, seen.launch)
+        self._memory.look(looks, self.config, self._observed.now_s)
         self.read_ledger()
         self.num_rounds += 1
 
     def model_views(self) -> dict[str, ModelView]:
-        """How each model is at this very moment: that of its engines which is nearest to serving. Nobody is asked."""
+        """How each model is at this very moment, by its engine nearest to serving and by what is wanted. Nobody is asked."""
         engines: dict[str, list[ModelView]] = {model.name: [] for model in self.config.models}
         for program in self._programs:
             if program.model is not None:
                 engines[program.model].append(self._view(program))
-        return {model: nearest_to_serving(views, lambda view: view.state) for model, views in engines.items()}
+        return {model: self._model_view(model, views) for model, views in engines.items()}
+
+    def _model_view(self, model: str, engines: list[ModelView]) -> ModelView:
+        best = nearest_to_serving(engines, lambda view: view.state)
+        state = model_state(best.state, read_desired(self.paths.model(model)))
+        return msgspec.structs.replace(best, state=state)
 
     def pages(self) -> dict[str, Page]:
         """The pages of every process that lives."""
@@ -123,14 +140,21 @@ class Monitor:
 
     def _act(self, program: Program, watch: ProgressWatch, action: Action) -> None:
         page = watch.page
-        reason = watch.reason(self._observed.now_s, self.config.recovery, kernel_state(page.pid))
+        state = kernel_state(page.pid)
+        reason = watch.reason(self._observed.now_s, self.config.recovery, state)
         if action is Action.CLEARED:
             reason = "it moves again"
         fields = {"process": program.name, "process_pid": page.pid, "model": program.model}
         log.warning("process_judged", action=action.value, reason=reason, **fields)
         self._append(
             Verdict(
-                **stamp(program.name), pid=page.pid, verdict="hang", action=action, reason=reason, model=program.model
+                **stamp(program.name),
+                pid=page.pid,
+                verdict="hang",
+                action=action,
+                reason=reason,
+                model=program.model,
+                stopped=state == "T",
             )
         )
         if action is Action.SUSPECT and program.model is not None:
@@ -170,12 +194,13 @@ class Monitor:
             self._publish(EngineEvent(EventKind.ENGINE_PARKED, program.model, 0, launch.pid, launch.reason))
 
     def read_ledger(self) -> None:
-        """Tell of the deaths that were written since the last call; cheap if nothing was."""
+        """Judge and tell the deaths that were written since the last call; cheap if nothing was."""
         try:
             news = self._tail.news()
         except OSError as error:
             log.error("ledger_unreadable", error=str(error))
             return
+        self._quarantine.take(news, self._tail.entries)
         for entry in news:
             if isinstance(entry, Death):
                 self._tell_death(entry)
@@ -189,6 +214,8 @@ class Monitor:
             )
 
     def _append(self, entry: LedgerEntry) -> None:
+        if isinstance(entry, Verdict):
+            self._metrics.verdict(entry.program, entry.verdict, entry.action)
         try:
             self.ledger.append(entry)
         except OSError as error:  # a full disk must not stop a verdict

@@ -61,14 +61,14 @@ LADDER: dict[tuple[Action | None, Seen], Action | None] = {
 """The next rung. None is the ground; CLEARED leads back to it."""
 
 
-def standstill_limit_s(role: Role, page: Page, recovery: RecoveryConfig) -> float:
+def standstill_limit_s(role: Role, page: Page, recovery: RecoveryConfig, *, is_stopped: bool = False) -> float:
     """How long num_ticks may stand still in this phase, in seconds.
 
-    Coming up is judged by progress alone. An engine ticks each second while idle and within a step, for which it
+    Coming up is judged by progress alone, unless it is stopped (state T) and cannot make any. An engine ticks each second while idle and within a step, for which it
     may claim more (`allowance_s`); an event loop ticks each second.
     """
     if page.phase in (Phase.STARTING, Phase.LOADING):
-        return max(recovery.load_stall_s, page.allowance_s)
+        return recovery.hang_min_s if is_stopped else max(recovery.load_stall_s, page.allowance_s)
     if page.phase in (Phase.DRAINING, Phase.FAILED):
         return max(recovery.hang_min_s, page.allowance_s, LEAVING_S)
     if role is Role.ENGINE:
@@ -129,7 +129,7 @@ class ProgressWatch:
             self.moved_at_s = now_s
         self.page = page
         seen = Seen.MOVED if moved else Seen.STOPPED if is_stopped else Seen.STILL
-        limit_s = standstill_limit_s(self.role, page, recovery)
+        limit_s = standstill_limit_s(self.role, page, recovery, is_stopped=is_stopped)
         actions: list[Action] = []
         while (action := self._climb(seen, now_s, limit_s, recovery.ladder_step_s)) is not None:
             actions.append(action)
@@ -148,7 +148,8 @@ class ProgressWatch:
 
     def reason(self, now_s: float, recovery: RecoveryConfig, process_state: str | None) -> str:
         """One sentence for people: what stood still, for how long, against which limit."""
-        page, limit_s = self.page, standstill_limit_s(self.role, self.page, recovery)
+        page = self.page
+        limit_s = standstill_limit_s(self.role, page, recovery, is_stopped=process_state == "T")
         details = {Phase.STEPPING: f" (step {page.num_steps})", Phase.FAILED: f" ({page.message})"}
         doing = page.phase.name.lower() + details.get(page.phase, "")
         return (

@@ -19,6 +19,7 @@ class Record:
     def __init__(self, entries: Iterable[LedgerEntry], supervisor_pid: int | None) -> None:
         self.last_deaths: dict[str, Death] = {}
         self.last_verdicts: dict[tuple[str, int], Verdict] = {}
+        self.last_memory_verdicts: dict[tuple[str, int], Verdict] = {}
         self.num_deaths: dict[str, int] = {}
         now_s = boottime_s()
         uptime_s = None if supervisor_pid is None else process_uptime_s(supervisor_pid, now_s)
@@ -32,11 +33,17 @@ class Record:
                 if self.daemon_started_at_s is not None and entry.at_s >= self.daemon_started_at_s:
                     self.num_deaths[entry.program] = self.num_deaths.get(entry.program, 0) + 1
             elif isinstance(entry, Verdict):
-                self.last_verdicts[entry.program, entry.pid] = entry
+                of_kind = self.last_memory_verdicts if entry.verdict == "memory" else self.last_verdicts
+                of_kind[entry.program, entry.pid] = entry
 
     def verdict_on(self, program: str, pid: int | None) -> Verdict | None:
-        """The last verdict on that very process."""
+        """The last verdict on that very process's progress."""
         return None if pid is None else self.last_verdicts.get((program, pid))
+
+    def memory_complaint(self, program: str, pid: int | None) -> str:
+        """What the monitor has against that very process's memory now; empty if nothing."""
+        verdict = None if pid is None else self.last_memory_verdicts.get((program, pid))
+        return "" if verdict is None or verdict.action == "cleared" else verdict.reason
 
 
 class LastExit(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ Answers from pages and from `read_status`; judges nothing. The admin socket lies
 whoever can open it is the operator, so it asks for no key.
 
     port and socket   GET /livez /readyz[?model=] /health /version /status /metrics
-    socket only       POST /reset?role=ROLE
+    socket only       POST /reset?role=ROLE, and the orders of health.order_routes
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import msgspec
 from aiohttp import web
 
 from aphrodited import __version__
+from aphrodited.errors import AphroditeError
 from aphrodited.health.monitor import Monitor
+from aphrodited.health.order_routes import OrderRoutes
 from aphrodited.health.programs import select_programs
 from aphrodited.health.states import State
 from aphrodited.health.status import read_status
@@ -43,6 +45,9 @@ class HealthRoutes:
         application.router.add_get("/metrics", self.metrics)
         if admin:
             application.router.add_post("/reset", self.reset)
+            monitor = self._monitor
+            orders = OrderRoutes(lambda: monitor.config, monitor.paths, lambda name: monitor.model_views()[name].state)
+            orders.add_to(application)
         return application
 
     async def livez(self, request: web.Request) -> web.Response:
@@ -89,6 +94,9 @@ async def _error_objects(request: web.Request, handler: Handler) -> web.StreamRe
     """Every error is the error object, those of the framework too."""
     try:
         return await handler(request)
+    except AphroditeError as error:
+        body = {"error": {"message": str(error), "type": "server_error", "param": None, "code": error.code}}
+        return _json(body, error.http_status)
     except web.HTTPException as error:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status, "invalid_request_error")
         unexplained = error.text in (None, f"{error.status}: {error.reason}")

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from aphrodited.page import Phase
+from aphrodited.supervision.desired import Desired
 from aphrodited.supervision.program_state import LaunchState
 
 Engine = TypeVar("Engine")
@@ -28,12 +29,13 @@ class State(StrEnum):
     STANDBY = "standby"
     READY = "ready"
     SUSPECT = "suspect"  # stands still while there is work; the ladder is being climbed
-    DRAINING = "draining"  # takes no new work, finishes what it has
+    DRAINING = "draining"  # takes no new work, finishes what it has; a model also when an operator drains it
     BACKOFF = "backoff"  # its next start is seconds away
     PARKED = "parked"  # given up for now; tried again on a schedule or after a reset
     STOPPING = "stopping"
     STOPPED = "stopped"
     UNKILLABLE = "unkillable"  # outlived SIGKILL for 30 s
+    UNLOADED = "unloaded"  # of a model: stopped until an operator loads it
 
 
 class Action(StrEnum):
@@ -112,6 +114,7 @@ _BEST_FIRST = (
     State.UNKILLABLE,
     State.PARKED,
     State.STOPPING,
+    State.UNLOADED,
     State.STOPPED,
 )
 
@@ -121,11 +124,22 @@ def nearest_to_serving(engines: Iterable[Engine], state_of: Callable[[Engine], S
     return min(engines, key=lambda engine: _BEST_FIRST.index(state_of(engine)))
 
 
+def model_state(best: State, desired: Desired) -> State:
+    """The state of a model whose engine nearest to serving is in `best`."""
+    if desired is Desired.DRAINED and best in (State.READY, State.STANDBY):
+        return State.DRAINING
+    if desired is not Desired.UNLOADED:
+        return best
+    if best is State.STOPPED:
+        return State.UNLOADED
+    return State.DRAINING if best in (State.READY, State.SUSPECT, State.DRAINING) else State.STOPPING
+
+
 class Standing(StrEnum):
     """The daemon as a whole."""
 
-    READY = "ready"  # everything that is configured serves
-    DEGRADED = "degraded"  # something serves, something does not
+    READY = "ready"  # everything that is configured serves, but for what an operator unloaded
+    DEGRADED = "degraded"  # something serves, or still answers, something does not
     STARTING = "starting"  # nothing serves yet, or for the moment
     DOWN = "down"  # there is no daemon, or nothing of it will serve by itself
 
@@ -135,11 +149,11 @@ _SETTLED = frozenset({State.STOPPED, State.STOPPING, State.PARKED, State.UNKILLA
 
 def daemon_standing(supervisor: State, models: Iterable[State], others: Iterable[State]) -> Standing:
     """The standing of a daemon. others: its API workers and its monitor."""
-    models, others = list(models), list(others)
+    models, others = [state for state in models if state is not State.UNLOADED], list(others)
     if supervisor is State.STOPPED:
         return Standing.DOWN
     if all(state is State.READY for state in (supervisor, *models, *others)):
         return Standing.READY
-    if State.READY in models:
+    if State.READY in models or State.DRAINING in models:
         return Standing.DEGRADED
-    return Standing.DOWN if all(state in _SETTLED for state in models) else Standing.STARTING
+    return Standing.DOWN if models and all(state in _SETTLED for state in models) else Standing.STARTING

@@ -6,6 +6,8 @@ command imports it. What the pieces of evidence mean together is the table in `h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from aphrodited.config.schema import Config, ModelConfig
@@ -23,12 +25,14 @@ from aphrodited.health.states import (
     Standing,
     State,
     daemon_standing,
+    model_state,
     nearest_to_serving,
     process_state,
 )
 from aphrodited.page import Page
 from aphrodited.paths import DaemonPaths
 from aphrodited.procfs import resident_bytes
+from aphrodited.supervision.desired import Desired, read_desired
 from aphrodited.supervision.ledger import Ledger, Verdict, boottime_s
 from aphrodited.supervision.program_state import LaunchState, ProgramState
 from aphrodited.supervision.rpc import (
@@ -40,6 +44,7 @@ from aphrodited.supervision.rpc import (
 
 SUPERVISOR_NAME = "supervisord"
 SUPERVISOR_ROLE = "supervisor"
+_ORDERED = {Desired.DRAINED: "drained by an operator", Desired.UNLOADED: "unloaded by an operator"}
 _ACTIONS = {action.value: action for action in Action}
 
 
@@ -69,7 +74,10 @@ class ProcessStatus(msgspec.Struct, frozen=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
-    """One model, by its engine that is nearest to serving. num_standby: engines that wait to take over."""
+    """One model, by its engine that is nearest to serving. num_standby: engines that wait to take over.
+
+    deterministic: whether a request's tokens are the same in any batch; None as long as no engine has said so.
+    """
 
     name: str
     state: State
@@ -85,10 +93,11 @@ class ModelStatus(msgspec.Struct, frozen=True):
     kv_blocks_total: int = 0
     num_generated_tokens: int = 0
     num_standby: int = 0
+    deterministic: bool | None = None
 
 
 class DaemonStatus(msgspec.Struct, frozen=True):
-    """The whole daemon. ready: everything that is configured serves (state `ready`)."""
+    """The whole daemon. ready: everything that is configured and not unloaded serves (state `ready`)."""
 
     ready: bool
     state: Standing
@@ -119,7 +128,8 @@ def read_status(config: Config, paths: DaemonPaths) -> DaemonStatus:
     record = Record(entries, supervisor_pid)
     known = programs(config)
     looks = {program.name: look_at(program.name, paths) for program in known}
-    return merge_status(config, known, infos, looks, record, supervisor_pid, reason)
+    desired = {model.name: read_desired(paths.model(model.name)) for model in config.models}
+    return merge_status(config, known, infos, looks, record, supervisor_pid, reason, desired)
 
 
 def merge_status(
@@ -130,8 +140,12 @@ def merge_status(
     record: Record,
     supervisor_pid: int | None,
     reason: str,
+    desired: Mapping[str, Desired] | None = None,
 ) -> DaemonStatus:
-    """Put the evidence together. infos: None if the supervisor does not answer, and `reason` says how."""
+    """Put the evidence together. infos: None if the supervisor does not answer, and `reason` says how.
+
+    desired: what the operator wants of models; of those left out, that they are served.
+    """
     now_s = boottime_s()
     processes = [
         _process_status(
@@ -144,7 +158,10 @@ def merge_status(
         )
         for program in known
     ]
-    models = [_model_status(model, processes, looks) for model in config.models]
+    wanted = desired or {}
+    models = [
+        _model_status(model, processes, looks, wanted.get(model.name, Desired.SERVED)) for model in config.models
+    ]
     supervisor = _supervisor_status(supervisor_pid, infos is not None, reason, now_s)
     others = [process.state for process in processes if process.model is None]
     standing = daemon_standing(supervisor.state, [model.state for model in models], others)
@@ -182,7 +199,7 @@ def _process_status(
         uptime_s=_uptime_s(pid, launch, now_s),
         restarts=record.num_deaths.get(program.name, 0),
         last_exit=describe_exit(death) if death else None,
-        reason=_reason(state, info, page, launch, verdict),
+        reason=_reason(state, info, page, launch, verdict) or record.memory_complaint(program.name, pid),
         next_try_s=_next_try_s(state, launch, now_s),
         progress=page.progress if page and state is State.LOADING else None,
         rss_bytes=resident_bytes(pid) if pid else None,
@@ -234,17 +251,20 @@ def _reason(
     return page.message if page else ""
 
 
-def _model_status(model: ModelConfig, processes: list[ProcessStatus], looks: dict[str, Look]) -> ModelStatus:
+def _model_status(
+    model: ModelConfig, processes: list[ProcessStatus], looks: dict[str, Look], desired: Desired
+) -> ModelStatus:
     engines = [process for process in processes if process.model == model.name]
     best = nearest_to_serving(engines, lambda engine: engine.state)
     page = looks.get(best.name, NOTHING_SEEN).page
+    is_alive = page is not None and page.pid == best.pid
     return ModelStatus(
         name=model.name,
-        state=best.state,
+        state=model_state(best.state, desired),
         generation=best.generation,
         engines=tuple(engine.name for engine in engines),
         backend=model.backend,
-        reason=best.reason,
+        reason=_ORDERED.get(desired, "") or best.reason,
         next_try_s=best.next_try_s,
         progress=best.progress,
         num_running=page.num_running if page else 0,
@@ -253,6 +273,7 @@ def _model_status(model: ModelConfig, processes: list[ProcessStatus], looks: dic
         kv_blocks_total=page.num_blocks_total if page else 0,
         num_generated_tokens=page.num_generated_tokens if page else 0,
         num_standby=sum(engine.state is State.STANDBY for engine in engines),
+        deterministic=page.is_deterministic if page is not None and is_alive else None,
     )
 
 

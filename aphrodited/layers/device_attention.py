@@ -6,6 +6,7 @@ that everything around attention can be tried without a GPU. Knows one layer's t
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -39,6 +40,10 @@ class DeviceAttention:
         self._scale = float(head_dim**-0.5)
         self._rotary = rotary.to(device)  # [P, R] float32
         self._kernels = load_device_kernels(device)
+
+    @property
+    def kernel(self) -> str:
+        return f"triton {version('triton')}" if self._kernels is not paged_attention_reference else "torch"
 
     def plan(self, metadata: AttentionMetadata) -> AttentionPlan:
         """Nothing is worked out ahead: the kernels find their rows by themselves."""

@@ -11,8 +11,6 @@ from aphrodited.layers.linear import Activation, activate
 class DeviceLinear:
     """A Projection in its weight's format, with tensors on its weight's device."""
 
-    min_rows = 1
-
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, activation: Activation = Activation.NONE) -> None:
         self.out_features, self.in_features = weight.shape
         self._weight = weight

@@ -1,54 +1,53 @@
-"""An int8 weight in the two layouts that products want, made in a thread beside the one that reads the checkpoint.
-
-Packing takes as long as reading; done side by side, an engine of SmolLM2 starts a second sooner. Rounds nothing itself.
-"""
+"""An int8 weight in the layout that products want: one scale for each output, in panels that are read from end to end."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from aphrodited.layers.huge_pages import HugePageArena
 
-ENGINE = "fbgemm"
-
-# Tensors of quantised types are deprecated since torch 2.13; fbgemm's products are to be had with no others. For the whole
-# process, because the list of filters is shared by all threads and cannot be changed for one of them alone.
-warnings.filterwarnings("ignore", message=r"torch\.quantize_per_tensor", category=UserWarning)
+_LIMIT = 127  # largest magnitude; -128 is left out to stay symmetric
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Weight:
-    """A weight [out, in], by rows and in the layout of fbgemm. One step of row n is worth steps[n]."""
+    """A weight [N, K] with bias, in P panels, zeros beyond N outputs and K channels.
 
-    rows: NDArray[np.int8]  # [out, in]
-    steps: NDArray[np.float32]  # [out]
-    packed: object
+    Its channels were mixed by `signs` and `group` (see quantization_kernels), as a row's are to be. A row comes without signs: `starts`
+    undo what was added to it for that.
+    """
 
-
-def pack_weight(values: Tensor, steps: Tensor, arena: HugePageArena) -> Int8Weight:
-    """The weight of int8 values [out, in] and steps [out]."""
-    torch.backends.quantized.engine = ENGINE
-    zero_points = torch.zeros(len(steps), dtype=torch.int64)
-    quantized = torch._make_per_channel_quantized_tensor(values, steps.double(), zero_points, 0)
-    packed = torch.ops.quantized.linear_prepack(quantized, None)
-    return Int8Weight(arena.copy(values.numpy()), steps.numpy(), packed)
+    panels: NDArray[np.int8]  # [P, C / DEPTH, PANEL x DEPTH]
+    starts: NDArray[np.int32]  # [P, PANEL]
+    scales: NDArray[np.float32]  # [P, PANEL]
+    bias: NDArray[np.float32]  # [P, PANEL]
+    signs: NDArray[np.float32]  # [K]
+    group: int
 
 
-class PackingThread:
-    """Packs the weights of one model in the order in which they are handed over. Its thread ends when it is dropped."""
+def pack_weight(
+    weight: NDArray[np.float32],
+    bias: NDArray[np.float32] | None,
+    *,
+    row_offset: int,
+    num_threads: int,
+    arena: HugePageArena,
+) -> Int8Weight:
+    """The weight [N, K], rounded, and the bias [N]. row_offset: what is added to the channels of rows."""
+    from aphrodited.layers.int8_kernels import pack  # late, see quantized_linear
+    from aphrodited.layers.int8_tiles import DEPTH, PANEL
+    from aphrodited.layers.quantization_kernels import channel_signs, group_size
 
-    def __init__(self) -> None:
-        self._arena = HugePageArena()
-        self._executor = ThreadPoolExecutor(1, "packing")
-
-    def submit(self, values: Tensor, steps: Tensor) -> Callable[[], Int8Weight]:
-        """What waits for the packed weight and returns it; raises what packing raised."""
-        return self._executor.submit(pack_weight, values, steps, self._arena).result
+    num_outputs, num_channels = weight.shape
+    num_panels = -(-num_outputs // PANEL)
+    panels = np.zeros((num_panels, -(-num_channels // DEPTH), PANEL * DEPTH), np.int8)
+    starts = np.zeros((num_panels, PANEL), np.int32)
+    scales, padded_bias = np.zeros(starts.shape, np.float32), np.zeros(starts.shape, np.float32)
+    if bias is not None:
+        padded_bias.reshape(-1)[:num_outputs] = bias
+    signs, group = channel_signs(num_channels), group_size(num_channels)
+    pack(num_threads, weight, signs, group, _LIMIT, row_offset, panels, starts, scales)
+    return Int8Weight(arena.copy(panels), starts, scales, padded_bias, signs, group)

@@ -1,22 +1,28 @@
-"""Linear projections over weights that oneDNN has packed once, at load.
+"""Linear projections in float32, by kernels of our own, over weights that are laid out once, at load.
 
-Packed products are faster than `F.linear` (2 cores, AVX2: 95-142 against 45-110 GFLOP/s for 8-256 rows) and take
-bias, activation, residual and gate along for free. One row's result has the same bits however many rows are beside
-it, with one exception: oneDNN computes a single row in another order. So a flat batch never has a single row here:
-callers pad to `min_rows`, see `pad_rows`. Knows no names, files or models.
+An output is one chain of sums over its channels, in their order, however many rows are beside it: a row has the same bits in
+any batch. Bias, activation, residual and gate come along in the same pass. Without numba or on a CPU that has neither
+AVX-512 nor AVX2 torch computes, whose order depends on the batch. Knows no names, files or models.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cache, cached_property
+from types import ModuleType
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_TRIED_ROWS = (5, 8, 33, 100)
-_PACK_ROWS = 64  # the batch size oneDNN is told to choose its weight layout for
+from aphrodited.layers.float_weight import FloatWeight, empty_weight, num_lanes, pack_panels
+from aphrodited.layers.huge_pages import HugePageArena
+from aphrodited.layers.packing import PackingThread, pack_at_once
+
+_TRIED_ROWS = (1, 5, 8, 33)
+_MANY_ROWS = 100
+MIN_PARALLEL_PRODUCTS = 256 * 1024  # fewer are computed in less time than it takes to wake a second thread
 
 
 class Activation(StrEnum):
@@ -28,23 +34,14 @@ class Activation(StrEnum):
     GELU_TANH = "gelu_pytorch_tanh"
 
 
-_ONEDNN_ACTIVATIONS = {  # attribute and algorithm of _linear_pointwise
-    Activation.NONE: ("none", ""),
-    Activation.SILU: ("swish", ""),
-    Activation.GELU: ("gelu", "none"),
-    Activation.GELU_TANH: ("gelu", "tanh"),
-}
-
-
 class Projection(Protocol):
-    """activation(x @ weight.T + bias) for a weight [out, in]; x is [R, in] with R >= min_rows, float32."""
+    """activation(x @ weight.T + bias) for a weight [out, in]; x is [R, in], float32."""
 
     in_features: int
     out_features: int
-    min_rows: int
 
     def is_exact(self) -> bool:
-        """Whether a row has the same bits beside any number of others: tried out on this CPU, not assumed."""
+        """Whether a row has the same bits beside any number of others."""
         ...
 
     def __call__(self, x: Tensor) -> Tensor: ...
@@ -66,56 +63,117 @@ class MakeProjection(Protocol):
     ) -> Projection: ...
 
 
-def can_pack() -> bool:
-    """Whether this torch build and CPU offer packed products."""
-    return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+def has_kernels() -> bool:
+    """Whether this installation and CPU have products of our own."""
+    return num_lanes() > 0
 
 
-def pad_rows(rows: Tensor, min_rows: int) -> Tensor:
-    """The rows [R, E], and zeros up to min_rows if they are fewer; results beyond the first R are to be dropped."""
-    num_missing = min_rows - rows.shape[0]
-    return F.pad(rows, (0, 0, 0, num_missing)) if num_missing > 0 else rows
+@cache
+def _kernels() -> ModuleType:
+    """Imported late: where they are kept is settled by the first PagedAttention, see paged_attention.load_kernels."""
+    from aphrodited.layers import float_kernels
+
+    return float_kernels
+
+
+@cache
+def finish_kernels() -> ModuleType:
+    """Imported late, as all kernels are."""
+    from aphrodited.layers import finish_kernels as kernels
+
+    return kernels
+
+
+def finish_of(activation: Activation) -> int:
+    """The same in finish_kernels."""
+    kernels = finish_kernels()
+    finishes: dict[Activation, int] = {
+        Activation.NONE: kernels.PLAIN,
+        Activation.SILU: kernels.SILU,
+        Activation.GELU: kernels.GELU,
+        Activation.GELU_TANH: kernels.GELU_TANH,
+    }
+    return finishes[activation]
+
+
+def compile_kernels() -> None:
+    """Run every kernel once, so that the first engine after an installation starts at once."""
+    if has_kernels():
+        for num_outputs in (1, MIN_PARALLEL_PRODUCTS // 8):
+            Linear(torch.ones(num_outputs, 8))(torch.ones(1, 8))
 
 
 class Linear:
-    """A Projection in float32."""
+    """A Projection in float32.
 
-    min_rows = 4  # reads its weight at 18-21 GB/s then, against 12-14 with one row or two (one thread, AVX-512)
+    The weights of one model share an arena, and a PackingThread; without one they are packed at once.
+    """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, activation: Activation = Activation.NONE) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: Activation = Activation.NONE,
+        arena: HugePageArena | None = None,
+        packing: PackingThread | None = None,
+    ) -> None:
         self.out_features, self.in_features = weight.shape
-        self._bias = bias
         self._activation = activation
-        self._is_packed = can_pack()
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_ROWS) if self._is_packed else weight
+        self._plain = None if has_kernels() else (weight, bias)
+        if self._plain is None:
+            self._packed = empty_weight(self.out_features, self.in_features, bias, arena or HugePageArena())
+            submit = pack_at_once if packing is None else packing.submit
+            self._await_panels = submit(pack_panels, weight, self._packed.panels)
+
+    @cached_property
+    def weight(self) -> FloatWeight:
+        """As the kernels take it. Not there if torch computes."""
+        self._await_panels()
+        return self._packed
+
+    @cached_property
+    def finish(self) -> int:
+        """What follows the product, as finish_kernels call it."""
+        return finish_of(self._activation)
 
     def is_exact(self) -> bool:
-        return self._is_packed and is_row_exact(self)
+        return self._plain is None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if not self._is_packed:
-            return activate(F.linear(x, self._weight, self._bias), self._activation)
-        attribute, algorithm = _ONEDNN_ACTIVATIONS[self._activation]
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, attribute, [], algorithm)
-        return result
+        if self._plain is not None:
+            return activate(F.linear(x, *self._plain), self._activation)
+        return self._multiply(x, self.finish)
 
     def add(self, x: Tensor, other: Tensor) -> Tensor:
-        return self._combine(x, other, "add") if self._is_packed else self(x) + other
+        return self(x) + other if self._plain is not None else self._multiply(x, finish_kernels().ADD, other)
 
     def multiply(self, x: Tensor, other: Tensor) -> Tensor:
-        return self._combine(x, other, "mul") if self._is_packed else self(x) * other
+        return self(x) * other if self._plain is not None else self._multiply(x, finish_kernels().MULTIPLY, other)
 
-    def _combine(self, x: Tensor, other: Tensor, operation: str) -> Tensor:
-        result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, self._weight, self._bias, operation)
+    def _multiply(self, x: Tensor, finish: int, other: Tensor | None = None) -> Tensor:
+        """x [R, K] times the weight, finished in that way of finish_kernels."""
+        result = x.new_empty(x.shape[0], self.out_features)
+        values = result.numpy()
+        is_large = x.numel() * self.out_features >= MIN_PARALLEL_PRODUCTS
+        _kernels().multiply(
+            torch.get_num_threads() if is_large else 1,
+            x.contiguous().numpy(),  # a tile takes the numbers of a row as they lie
+            self.weight.panels,
+            self.weight.bias,
+            finish,
+            values if other is None else other.numpy(),
+            values,
+        )
         return result
 
 
 def is_row_exact(projection: Projection) -> bool:
     """Whether rows of random numbers gave the same bits beside few others and many."""
     generator = torch.Generator().manual_seed(0)
-    rows = torch.empty(_TRIED_ROWS[-1], projection.in_features).normal_(generator=generator)
+    rows = torch.empty(_MANY_ROWS, projection.in_features).normal_(generator=generator)
     result = projection(rows)
-    return all(torch.equal(projection(rows[:n].contiguous()), result[:n]) for n in (projection.min_rows, *_TRIED_ROWS))
+    return all(torch.equal(projection(rows[:n].contiguous()), result[:n]) for n in _TRIED_ROWS)
 
 
 def activate(x: Tensor, activation: Activation) -> Tensor:

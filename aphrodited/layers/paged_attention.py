@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
@@ -17,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aphrodited.layers import norm
 from aphrodited.layers import paged_attention_reference as reference
-from aphrodited.layers.attention import AttentionMetadata
+from aphrodited.layers.attention import AttentionMetadata, as_key_cache
 from aphrodited.log import get_logger
 
 MAX_TILE_ROWS = 16  # query rows that share one pass over the keys
@@ -42,6 +44,11 @@ class Attention(Protocol):
 
     device: torch.device
     dtype: torch.dtype
+
+    @property
+    def kernel(self) -> str:
+        """What computes it, with versions: where this differs, last bits may."""
+        ...
 
     @property
     def is_exact(self) -> bool: ...
@@ -69,10 +76,14 @@ class PagedAttention:
     dtype = torch.float32
 
     def __init__(self, num_heads: int, head_dim: int, rotary: Tensor, cache_dir: Path | None = None) -> None:
-        self._num_heads = num_heads
-        self._scale = float(head_dim**-0.5)
-        self._rotary = rotary  # [P, R]
+        self.num_heads = num_heads
+        self.scale = float(head_dim**-0.5)
+        self.rotary = rotary  # [P, R]
         self._kernels = load_kernels(cache_dir)
+
+    @property
+    def kernel(self) -> str:
+        return "torch" if self._kernels is None else kernels_version()
 
     @property
     def is_exact(self) -> bool:
@@ -84,7 +95,7 @@ class PagedAttention:
         if self._kernels is None:
             return AttentionPlan(metadata, np.empty((0, 3), np.int32), 1)
         cu_seqlens = metadata.cu_seqlens.numpy()
-        num_scores = int(np.diff(cu_seqlens) @ metadata.context_lens.numpy()) * self._num_heads
+        num_scores = int(np.diff(cu_seqlens) @ metadata.context_lens.numpy()) * self.num_heads
         num_threads = self._kernels.use_threads(torch.get_num_threads() if num_scores >= MIN_PARALLEL_SCORES else 1)
         return AttentionPlan(metadata, cut_tiles(cu_seqlens), num_threads)
 
@@ -93,7 +104,8 @@ class PagedAttention:
     ) -> Tensor:
         """Attention output [R, H D] for qkv [R, (H + 2K) D], which is overwritten; stores this step's keys and values.
 
-        kv_cache: keys and values, [N, K, B, D] each.  window: how many keys a row sees, its own included; None for all.
+        kv_cache: keys as `as_key_cache` lays them out, and values, [N, K, B, D] each.
+        window: how many keys a row sees, its own included; None for all.
         Rows beyond the T of the plan are padding: zeros.
         """
         key_cache, value_cache = kv_cache
@@ -102,12 +114,13 @@ class PagedAttention:
         metadata = plan.metadata
         num_tokens = metadata.positions.shape[0]
         if self._kernels is None:
-            reference.rotate_and_store(qkv[:num_tokens], self._rotary, metadata, key_cache, value_cache)
-            reference.attend(qkv, metadata, key_cache, value_cache, window or UNLIMITED, self._scale, output)
+            reference.rotate_and_store(qkv[:num_tokens], self.rotary, metadata, key_cache, value_cache)
+            reference.attend(qkv, metadata, key_cache, value_cache, window or UNLIMITED, self.scale, output)
             return output
-        positions, keys, values = metadata.positions.numpy(), key_cache.numpy(), value_cache.numpy()
+        positions, keys, values = metadata.positions.numpy(), key_cache.transpose(2, 3).numpy(), value_cache.numpy()
+        assert keys.flags.c_contiguous, "not a cache that as_key_cache has laid out"
         self._kernels.rotate_and_store(
-            qkv.numpy(), self._rotary.numpy(), positions, metadata.slot_mapping.numpy(), keys, values, plan.num_threads
+            qkv.numpy(), self.rotary.numpy(), positions, metadata.slot_mapping.numpy(), keys, values, plan.num_threads
         )
         self._kernels.attend(
             qkv.numpy(),
@@ -117,7 +130,7 @@ class PagedAttention:
             plan.tiles,
             positions,
             window or UNLIMITED,
-            np.float32(self._scale),
+            np.float32(self.scale),
             plan.num_threads,
             MAX_TILE_ROWS,
             output.numpy(),
@@ -146,8 +159,21 @@ def compile_kernels() -> None:
         context_lens=torch.ones(1, dtype=torch.int32),
         max_query_len=1,
     )
-    kv_cache = torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2)  # [N, K, B, D]
+    kv_cache = as_key_cache(torch.zeros(1, 1, 1, 2)), torch.zeros(1, 1, 1, 2)  # [N, K, B, D]
     attention(torch.zeros(1, 6), kv_cache, attention.plan(metadata))
+
+
+def preload_kernels(cache_dir: Path | None) -> None:
+    """Have the kernels in memory before the first step: half a second of work that can be done beside reading weights.
+
+    Runs kernels, so no other thread may: not every threading layer of numba's takes two at once.
+    """
+    if load_kernels(cache_dir) is not None:
+        from aphrodited.layers import choice_kernels
+
+        compile_kernels()
+        norm.compile_kernels()
+        choice_kernels.compile_kernels()
 
 
 def load_kernels(cache_dir: Path | None, sources: Path = Path(__file__).parent) -> ModuleType | None:
@@ -161,6 +187,22 @@ def load_kernels(cache_dir: Path | None, sources: Path = Path(__file__).parent) 
     try:
         from aphrodited.layers import paged_attention_kernels
     except ImportError as error:
-        log.warning("attention_kernels_missing", cause=str(error), effect="slow attention, batches change last digits")
+        _warn_once(str(error))
         return None
     return paged_attention_kernels
+
+
+@cache
+def _warn_once(cause: str) -> None:
+    log.warning("attention_kernels_missing", cause=cause, effect="slow attention, batches change last digits")
+
+
+def kernels_version() -> str:
+    """What compiled the kernels, and for which CPU."""
+    import numba
+    from llvmlite import binding
+
+    from aphrodited.layers.vector_tiles import ARITHMETIC
+
+    llvm = ".".join(map(str, binding.llvm_version_info))
+    return f"arithmetic {ARITHMETIC}, numba {numba.__version__} (LLVM {llvm}, {binding.get_host_cpu_name()})"

@@ -46,13 +46,16 @@ def attend(
     starts = metadata.cu_seqlens.tolist()
     for sequence, num_keys in enumerate(metadata.context_lens.tolist()):
         rows = slice(starts[sequence], starts[sequence + 1])
-        blocks = metadata.block_tables[sequence, : -(-num_keys // block_size)].long()
+        first_block = max(0, num_keys - (rows.stop - rows.start) - window + 1) // block_size  # that any row sees
+        first_key = first_block * block_size
+        blocks = metadata.block_tables[sequence, first_block : -(-num_keys // block_size)].long()
         keys, values = (
-            cache[blocks].transpose(1, 2).reshape(-1, num_kv_heads, head_dim)[:num_keys].transpose(0, 1)
+            cache[blocks].transpose(1, 2).reshape(-1, num_kv_heads, head_dim)[: num_keys - first_key].transpose(0, 1)
             for cache in (key_cache, value_cache)
-        )  # [K, num_keys, D] each
+        )  # [K, keys, D] each
         queries = qkv[rows, : num_heads * head_dim].view(-1, num_heads, head_dim).transpose(0, 1)  # [H, rows, D]
-        distances = metadata.positions[rows].unsqueeze(1) - torch.arange(num_keys, device=qkv.device)  # [rows, num_keys]
+        positions = torch.arange(first_key, num_keys, device=qkv.device)
+        distances = metadata.positions[rows].unsqueeze(1) - positions  # [rows, keys]
         visible = (distances >= 0) & (distances < window)
         attended = F.scaled_dot_product_attention(
             queries.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), attn_mask=visible, scale=scale, enable_gqa=True

@@ -146,9 +146,9 @@ def _attend(  # type: ignore[no-untyped-def]
     total = tl.zeros([LANES, HEAD_PADDED], tl.float32)
     for begin in range(oldest // KEYS * KEYS, num_visible, KEYS):
         t = begin + tl.arange(0, KEYS)
-        block = tl.load(block_tables + sequence * table_width + t // BLOCK_SIZE, mask=t < num_visible, other=0)
+        block = tl.load(block_tables + sequence * table_width + t // BLOCK_SIZE, mask=(oldest <= t) & (t < num_visible), other=0)
         place = ((block.to(tl.int64) * num_kv_heads + kv_head) * BLOCK_SIZE + t % BLOCK_SIZE) * HEAD_DIM
-        is_key = (t < num_visible)[:, None] & (d < HEAD_DIM)[None, :]
+        is_key = ((oldest <= t) & (t < num_visible))[:, None] & (d < HEAD_DIM)[None, :]
         keys = tl.load(key_cache + place[:, None] + d[None, :], mask=is_key, other=0.0)  # [KEYS, D]
         values = tl.load(value_cache + place[:, None] + d[None, :], mask=is_key, other=0.0)
         scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale  # [LANES, KEYS]

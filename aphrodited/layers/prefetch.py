@@ -17,19 +17,18 @@ from numba.extending import intrinsic
 _READ, _KEEP_IN_L2, _DATA = 0, 2, 1  # operands of llvm.prefetch, https://llvm.org/docs/LangRef.html#llvm-prefetch-intrinsic
 
 
-def _prefetch(typing_context: Any, array: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
-    """prefetch(array, index): fetch the cache line of the element that is `index` elements behind the first."""
+def _prefetch(typing_context: Any, address: Any) -> tuple[Any, Callable[..., Any]]:
+    """prefetch(address): fetch the cache line at this address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         byte_pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), byte_pointer)
+        pointer = builder.inttoptr(arguments[0], byte_pointer)
         signature_of_prefetch = ir.FunctionType(ir.VoidType(), [byte_pointer, word, word, word])
         prefetch_line = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], signature_of_prefetch)
         builder.call(prefetch_line, [pointer, word(_READ), word(_KEEP_IN_L2), word(_DATA)])
         return context.get_dummy_value()
 
-    return types.void(array, types.intp), generate
+    return types.void(types.intp), generate
 
 
 prefetch: Callable[..., None] = intrinsic(_prefetch)

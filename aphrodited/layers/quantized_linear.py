@@ -1,100 +1,58 @@
-"""Linear projections over int8 weights: two to three times as fast as float32 (fbgemm, VNNI).
+"""Linear projections over int8 weights, by kernels of our own for the int8 instructions of CPUs.
 
 Weights have one scale for each output, activations one for each row, taken when it comes: a row's numbers must not
-depend on its neighbours. So rows are rounded to integers here, see `quantization_kernels`, and the product is told their
-fixed range instead of searching one over all of them. What it then sums are integers, which is exact in any order.
-
-A single row, one stream's decoding, is only about reading the weight: one thread that is awake does that faster than two
-that wait for each other. Knows no names, files or models.
+depend on its neighbours. What is summed are integers, which is exact in any order. Knows no names, files or models.
 """
 
 from __future__ import annotations
 
-from functools import cache, cached_property
+from collections.abc import Mapping
+from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from aphrodited.layers.int8_weight import ENGINE, Int8Weight, PackingThread
-from aphrodited.layers.linear import Activation, activate, is_row_exact
+from aphrodited.layers.huge_pages import HugePageArena
+from aphrodited.layers.int8_weight import Int8Weight, pack_weight
+from aphrodited.layers.linear import Activation, finish_kernels, finish_of, is_row_exact
 
-MIN_PARALLEL_VALUES = 65_536  # fewer are rounded in less time than it takes to wake a second thread
-MIN_PARALLEL_WEIGHTS = 4 * 1024**2  # fewer are multiplied with one row in less time than that (10 us, 20 GB/s)
-
-_WEIGHT_LIMIT = 127  # largest magnitude of an int8 weight; -128 is left out to stay symmetric
+MIN_PARALLEL_PRODUCTS = 4 * 1024**2  # fewer are computed in less time than it takes to wake a second thread
+MIN_SHARED_ROWS = 48  # fewer rows are not shared by threads: each takes its part of the weight then
 
 
 def can_quantize() -> bool:
     """Whether this installation and CPU offer int8 products."""
-    return ENGINE in torch.backends.quantized.supported_engines and find_spec("numba") is not None
+    return find_spec("numba") is not None and _kernels().instructions is not None
 
 
 def compile_kernels() -> None:
     """Run every kernel once, so that the first engine after an installation starts at once."""
-    quantizer = _Quantizer(8, 127)
-    quantizer(torch.ones(MIN_PARALLEL_VALUES // 8, 8))
-    for num_outputs in (1, MIN_PARALLEL_WEIGHTS // 8):
-        QuantizedLinear(torch.ones(num_outputs, 8))(torch.ones(1, 8))
-
-
-def _activation_limit() -> int:
-    """Largest magnitude of a quantised activation.
-
-    Without VNNI the CPU adds pairs of products in 16 bits, where 8-bit activations would overflow.
-    """
-    return 127 if torch.cpu._is_vnni_supported() else 63
+    if can_quantize():
+        for num_outputs in (1, MIN_PARALLEL_PRODUCTS // 8):
+            QuantizedLinear(torch.ones(num_outputs, 8))(torch.ones(1, 8))
 
 
 @cache
 def _kernels() -> ModuleType:
     """Imported late: where they are kept is settled by the first PagedAttention, see paged_attention.load_kernels."""
-    from aphrodited.layers import quantization_kernels
+    from aphrodited.layers import int8_kernels
 
-    return quantization_kernels
-
-
-class _Quantizer:
-    """Rounds rows of K channels, multiplied with an orthogonal matrix times the root of `group`, to integers."""
-
-    def __init__(self, num_channels: int, limit: int) -> None:
-        self.group = _kernels().group_size(num_channels)
-        self._signs = _kernels().signs(num_channels)
-        self._limit = float(limit)
-
-    def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Integers from -limit to limit for the rows [R, K], still as floats, and what a step of each row is: [R, 1]."""
-        values, steps = torch.empty_like(rows), rows.new_empty(rows.shape[0], 1)
-        arguments = rows.numpy(), self._signs, self.group, self._limit, values.numpy(), steps.numpy()
-        if rows.numel() < MIN_PARALLEL_VALUES:
-            _kernels().quantize(*arguments)
-        else:
-            _kernels().quantize_parallel(*arguments, torch.get_num_threads())
-        return values, steps
-
-    def multiply_row(self, row: Tensor, weight: Int8Weight) -> Tensor:
-        """The row [1, K] quantised, times the weight [out, K]: [1, out]."""
-        result = row.new_empty(1, weight.rows.shape[0])
-        is_large = weight.rows.size >= MIN_PARALLEL_WEIGHTS
-        multiply = _kernels().multiply_row_parallel if is_large else _kernels().multiply_row
-        multiply(
-            row.numpy()[0],
-            self._signs,
-            self.group,
-            self._limit,
-            weight.rows,
-            weight.steps,
-            torch.get_num_threads() if is_large else 1,
-            result.numpy()[0],
-        )
-        return result
+    return int8_kernels
 
 
 class QuantizedLinear:
-    """A Projection whose weight and activations are rounded to int8. Weights of one model share a PackingThread."""
+    """A Projection whose weight and activations are rounded to int8. The weights of one model share an arena.
 
-    min_rows = 1  # integers are summed, so one row has its bits by itself too
+    finish: what follows the product, as finish_kernels call it.
+    """
+
+    LAYOUT = "panels of int8"
+    """What `kept` holds; another word for it if that changes."""
 
     def __init__(
         self,
@@ -102,40 +60,82 @@ class QuantizedLinear:
         bias: Tensor | None = None,
         *,
         activation: Activation = Activation.NONE,
-        packing: PackingThread | None = None,
+        arena: HugePageArena | None = None,
     ) -> None:
-        self.out_features, self.in_features = weight.shape
-        self._bias = bias
-        self._activation = activation
-        self._limit = _activation_limit()
-        values, steps = _Quantizer(self.in_features, _WEIGHT_LIMIT)(weight.contiguous())
-        self._quantizer = _Quantizer(self.in_features, self._limit)
-        steps = steps[:, 0] / self._quantizer.group  # a root of it is in the weight and one in each row
-        self._await_weight = (packing or PackingThread()).submit(values.to(torch.int8), steps)
+        packed = pack_weight(
+            weight.contiguous().numpy(),
+            None if bias is None else bias.numpy(),
+            row_offset=_kernels().instructions.row_offset,
+            num_threads=torch.get_num_threads(),
+            arena=arena or HugePageArena(),
+        )
+        self._prepare(packed, weight.shape[0], activation)
 
-    @cached_property
-    def _weight(self) -> Int8Weight:
-        return self._await_weight()
+    @classmethod
+    def restored(
+        cls,
+        kept: Mapping[str, Tensor],
+        *,
+        activation: Activation = Activation.NONE,
+        arena: HugePageArena | None = None,
+    ) -> Self:
+        """The projection that these tensors came from, see `kept`. They may be of a file, which is let go then."""
+        panels = (arena or HugePageArena()).copy(kept["panels"].numpy())
+        starts, scales, bias, signs = (kept[name].clone().numpy() for name in ("starts", "scales", "bias", "signs"))
+        group, num_outputs = kept["numbers"].tolist()
+        projection = cls.__new__(cls)
+        projection._prepare(Int8Weight(panels, starts, scales, bias, signs, group), num_outputs, activation)
+        return projection
+
+    def _prepare(self, weight: Int8Weight, num_outputs: int, activation: Activation) -> None:
+        self.out_features, self.in_features = num_outputs, len(weight.signs)
+        self.weight = weight
+        self.finish = finish_of(activation)
+
+    @property
+    def kept(self) -> dict[str, NDArray[Any]]:
+        """All that it takes to make this projection again, on a CPU of the same kind."""
+        weight = self.weight
+        return {
+            "panels": weight.panels,
+            "starts": weight.starts,
+            "scales": weight.scales,
+            "bias": weight.bias,
+            "signs": weight.signs,
+            "numbers": np.array([weight.group, self.out_features], np.int32),
+        }
 
     def is_exact(self) -> bool:
         return is_row_exact(self)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return activate(self._product(x), self._activation)
+        return self._multiply(x, self.finish)
 
     def add(self, x: Tensor, other: Tensor) -> Tensor:
-        return self._product(x).add_(other)
+        return self._multiply(x, finish_kernels().ADD, other)
 
     def multiply(self, x: Tensor, other: Tensor) -> Tensor:
-        return self._product(x).mul_(other)
+        return self._multiply(x, finish_kernels().MULTIPLY, other)
 
-    def _product(self, x: Tensor) -> Tensor:
-        if x.shape[0] == 1:
-            result = self._quantizer.multiply_row(x, self._weight)
-        else:
-            values, steps = self._quantizer(x)
-            result = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-                values, 1.0, self._limit + 1, self._weight.packed
-            )
-            result *= steps
-        return result if self._bias is None else result.add_(self._bias)
+    def _multiply(self, x: Tensor, kind: int, other: Tensor | None = None) -> Tensor:
+        """x [R, K] times the weight, finished in the way `kind` of finish_kernels."""
+        num_rows, weight, kernels = x.shape[0], self.weight, _kernels()
+        result = x.new_empty(num_rows, self.out_features)
+        values = result.numpy()
+        is_large = num_rows * self.in_features * self.out_features >= MIN_PARALLEL_PRODUCTS
+        kernels.multiply(
+            torch.get_num_threads() if is_large else 1,
+            x.numpy(),
+            weight.signs,
+            weight.group,
+            kernels.instructions.row_limit,
+            weight.panels,
+            weight.starts,
+            weight.scales,
+            weight.bias,
+            kind,
+            values if other is None else other.numpy(),
+            num_rows >= MIN_SHARED_ROWS,
+            values,
+        )
+        return result

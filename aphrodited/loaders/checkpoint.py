@@ -16,9 +16,10 @@ from torch import Tensor
 
 from aphrodited.errors import ModelLoadError
 from aphrodited.layers.embedding import Embedding
-from aphrodited.layers.linear import Linear, MakeProjection
+from aphrodited.layers.linear import Activation, Linear, MakeProjection, Projection
 from aphrodited.layers.paged_attention import MakeAttention, PagedAttention
 from aphrodited.models.config import ModelArchitecture
+from aphrodited.models.weights import ReadWeight
 
 
 class Checkpoint(Protocol):
@@ -56,7 +57,7 @@ class CheckpointWeights:
     def __init__(
         self, checkpoint: Checkpoint, report: Callable[[float, str], None], make_projection: MakeProjection = Linear
     ) -> None:
-        self.make_projection = make_projection
+        self._make_projection = make_projection
         self.make_attention: MakeAttention = PagedAttention
         self._checkpoint = checkpoint
         self._report = report
@@ -72,6 +73,9 @@ class CheckpointWeights:
     def take_embedding(self, name: str, shape: tuple[int, int]) -> Embedding:
         self._use(name, shape)
         return self._checkpoint.read_embedding(name)
+
+    def project(self, name: str, read: ReadWeight, activation: Activation = Activation.NONE) -> Projection:
+        return self._make_projection(*read(), activation=activation)
 
     def finish(self, ignored: str) -> None:
         """Check what was not looked at yet.

@@ -13,16 +13,15 @@ from torch import Tensor
 from aphrodited.layers.device_attention import DeviceAttention
 from aphrodited.layers.device_linear import DeviceLinear
 from aphrodited.layers.embedding import DeviceEmbedding, Embedding
-from aphrodited.layers.linear import MakeProjection
+from aphrodited.layers.linear import Activation, Projection
 from aphrodited.layers.paged_attention import MakeAttention
-from aphrodited.models.weights import Weights
+from aphrodited.models.weights import ReadWeight, Weights
 
 
 class DeviceWeights:
     """Moves each tensor of other Weights when it is taken; an embedding that is the head too is moved once."""
 
     def __init__(self, weights: Weights, device: torch.device, dtype: torch.dtype) -> None:
-        self.make_projection: MakeProjection = DeviceLinear
         self.make_attention: MakeAttention = partial(DeviceAttention, device=device, dtype=dtype)
         self._weights = weights
         self._device = device
@@ -36,3 +35,6 @@ class DeviceWeights:
     def take_embedding(self, name: str, shape: tuple[int, int]) -> Embedding:
         self._tables[name] = self.take(name, shape)
         return DeviceEmbedding(self._tables[name])
+
+    def project(self, name: str, read: ReadWeight, activation: Activation = Activation.NONE) -> Projection:
+        return DeviceLinear(*read(), activation=activation)

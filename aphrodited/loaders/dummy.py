@@ -11,10 +11,11 @@ from torch import Tensor
 
 from aphrodited.errors import ModelLoadError
 from aphrodited.layers.embedding import DenseEmbedding, Embedding
-from aphrodited.layers.linear import Activation, Linear, MakeProjection
+from aphrodited.layers.linear import Activation, Linear, MakeProjection, Projection
 from aphrodited.layers.paged_attention import MakeAttention, PagedAttention
 from aphrodited.models.config import Architecture, ModelArchitecture
 from aphrodited.models.hf_config import read_architecture
+from aphrodited.models.weights import ReadWeight
 
 _STANDARD_DEVIATION = 0.02  # the usual initialisation: products neither vanish nor overflow
 _SEED = 0
@@ -51,7 +52,7 @@ class DummyWeights:
     identity = f"dummy weights, seed {_SEED}"
 
     def __init__(self, report: Callable[[], None], make_projection: MakeProjection = Linear) -> None:
-        self.make_projection = make_projection
+        self._make_projection = make_projection
         self.make_attention: MakeAttention = PagedAttention
         self._report = report
 
@@ -65,6 +66,9 @@ class DummyWeights:
 
     def take_embedding(self, name: str, shape: tuple[int, int]) -> Embedding:
         return DenseEmbedding(self.take(name, shape))
+
+    def project(self, name: str, read: ReadWeight, activation: Activation = Activation.NONE) -> Projection:
+        return self._make_projection(*read(), activation=activation)
 
     def finish(self, ignored: str) -> None:
         """Nothing is left over: a tensor is made when it is asked for."""

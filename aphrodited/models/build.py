@@ -13,7 +13,7 @@ from aphrodited.models.weights import Weights
 
 class _LoadModel(Protocol):
     def __call__(
-        self, config: ModelArchitecture, weights: Weights, *, fingerprint: str, cache_dir: Path | None
+        self, config: ModelArchitecture, weights: Weights, *, num_positions: int, cache_dir: Path | None
     ) -> CausalLM: ...
 
 
@@ -30,11 +30,15 @@ TIED_HEADS = r"|lm_head\.weight|embed_out\.weight"  # a head written out althoug
 
 
 def build_model(
-    config: ModelArchitecture, weights: Weights, *, fingerprint: str, cache_dir: Path | None
+    config: ModelArchitecture, weights: Weights, *, cache_dir: Path | None, max_positions: int | None = None
 ) -> CausalLM:
-    """The model, with every one of its tensors taken from `weights`. Raises ModelLoadError."""
+    """The model, with every one of its tensors taken from `weights`. Raises ModelLoadError.
+
+    max_positions: tokens of the longest sequence that will be computed; None: as many as the model can.
+    """
     load, _ = _FAMILIES[config.architecture]
-    return load(config, weights, fingerprint=fingerprint, cache_dir=cache_dir)
+    num_positions = min(config.max_position_embeddings, max_positions or config.max_position_embeddings)
+    return load(config, weights, num_positions=num_positions, cache_dir=cache_dir)
 
 
 def ignored_tensors(config: ModelArchitecture) -> str:

@@ -5,19 +5,23 @@ Computes hidden states and logits of a flat batch; knows nothing of sequences, s
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from aphrodited.layers.attention import AttentionMetadata
+from aphrodited.layers.attention import AttentionMetadata, KVCache
 from aphrodited.layers.embedding import Embedding
-from aphrodited.layers.linear import Projection, pad_rows
-from aphrodited.layers.paged_attention import Attention, AttentionPlan
+from aphrodited.layers.linear import Projection
+from aphrodited.layers.norm import LayerNorm, RMSNorm
+from aphrodited.layers.paged_attention import Attention, AttentionPlan, PagedAttention
+from aphrodited.layers.step_ops import Buffer
+from aphrodited.layers.step_program import MAX_ROWS, StepProgram, can_run
 from aphrodited.models.config import ModelArchitecture
-
-KVCache = tuple[Tensor, Tensor]  # one layer's keys and values, [N, K, B, D] each
 
 
 class Layer(Protocol):
@@ -30,9 +34,17 @@ class Layer(Protocol):
         """hidden [R, E] to the next layer's hidden [R, E]."""
         ...
 
+    def write_to(self, program: StepProgram) -> None:
+        """The same as operations from HIDDEN to HIDDEN."""
+        ...
+
 
 class CausalLM:
-    """One loaded model. All methods are called from one thread, under `torch.inference_mode`."""
+    """One loaded model. All methods are called from one thread, under `torch.inference_mode`.
+
+    num_positions: tokens of the longest sequence.  kernel: what computes attention.  nondeterminism: why a request's bits
+    may depend on what else is in the batch; empty if they do not.
+    """
 
     def __init__(
         self,
@@ -41,23 +53,26 @@ class CausalLM:
         embedding: Embedding,
         attention: Attention,
         layers: Sequence[Layer],
-        final_norm: Callable[[Tensor], Tensor],
+        final_norm: RMSNorm | LayerNorm,
         lm_head: Projection,
-        fingerprint: str,
+        num_positions: int,
     ) -> None:
         self.config = config
-        self.fingerprint = fingerprint
+        self.num_positions = num_positions
+        self.fingerprint = ""  # given by whoever knows where the weights came from
         self.device = attention.device
         self.dtype = attention.dtype
+        self.kernel = attention.kernel
         linears = (*layers[0].linears, lm_head)  # the other layers have the same shapes
-        self.deterministic = attention.is_exact and all(linear.is_exact() for linear in linears)
+        self.nondeterminism = _nondeterminism(attention, linears)
         self.on_layer: Callable[[], None] | None = None
+        self._used_at_s = -math.inf
+        self._ahead: tuple[Tensor, Tensor] | None = None  # hidden states of a step and their logits, until these are asked for
         self._embedding = embedding
         self._attention = attention
         self._layers = layers
         self._final_norm = final_norm
         self._lm_head = lm_head
-        self._min_rows = max(linear.min_rows for linear in linears)
 
     @torch.inference_mode()
     def forward(
@@ -65,19 +80,69 @@ class CausalLM:
     ) -> Tensor:
         """Hidden states [T, E] of the flat batch input_ids [T] at positions [T]; stores its keys and values.
 
-        Calls `on_layer` after each layer.
+        Calls `on_layer` after each layer, or after all of them where they are one call.
         """
         assert positions is metadata.positions or torch.equal(positions, metadata.positions)
+        self._used_at_s = time.monotonic()
         num_tokens = input_ids.shape[0]
-        plan = self._attention.plan(metadata)
-        hidden = pad_rows(self._embedding(input_ids), self._min_rows)  # [R, E]
-        for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
-            hidden = layer(hidden, kv_cache, plan)
+        if metadata.max_query_len == 1 and num_tokens <= MAX_ROWS and self._program is not None:
+            hidden = self._run_program(self._program, input_ids, kv_caches, metadata)
             if self.on_layer is not None:
                 self.on_layer()
-        return self._final_norm(hidden[:num_tokens])
+            return hidden
+        plan = self._attention.plan(metadata)
+        hidden = self._embedding(input_ids)  # [T, E]
+        for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
+            hidden = layer(hidden, kv_cache, plan)
+            self._used_at_s = time.monotonic()
+            if self.on_layer is not None:
+                self.on_layer()
+        return self._final_norm(hidden)
 
     @torch.inference_mode()
     def compute_logits(self, rows: Tensor) -> Tensor:
         """float32 [R, V] for the rows [R, E] of a forward pass that need a next token."""
-        return self._lm_head(pad_rows(rows.contiguous(), self._min_rows))[: rows.shape[0]].float()
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and rows is ahead[0]:
+            return ahead[1]
+        return self._lm_head(rows.contiguous()).float()
+
+    def _run_program(
+        self, program: StepProgram, input_ids: Tensor, kv_caches: list[KVCache], metadata: AttentionMetadata
+    ) -> Tensor:
+        """A step of few rows. Almost always all of them need a next token, so their logits are made on the way."""
+        results = (Buffer.FINAL, Buffer.LOGITS) if self._is_head_in_program else (Buffer.FINAL,)
+        hidden, *logits = program.run(self._embedding(input_ids), kv_caches, metadata, results=results)
+        self._ahead = (hidden, logits[0]) if logits else None
+        return hidden
+
+    def rested_s(self) -> float:
+        """For how long no layer was computed. May be called from any thread."""
+        return time.monotonic() - self._used_at_s
+
+    @cached_property
+    def _program(self) -> StepProgram | None:
+        """All of a step of few rows in one call."""
+        if not isinstance(self._attention, PagedAttention) or not can_run(self._attention, self._layers[0].linears):
+            return None
+        program = StepProgram(self._attention)
+        for layer in self._layers:
+            layer.write_to(program)
+        program.norm(self._final_norm, Buffer.HIDDEN, Buffer.FINAL)
+        if self._is_head_in_program:
+            program.product(self._lm_head, Buffer.FINAL, Buffer.LOGITS)
+        return program
+
+    @cached_property
+    def _is_head_in_program(self) -> bool:
+        return can_run(self._attention, (self._lm_head,))
+
+
+def _nondeterminism(attention: Attention, linears: Sequence[Projection]) -> str:
+    if attention.device.type != "cpu":
+        return f"computed on {attention.device}"
+    if not attention.is_exact:
+        return f"attention is computed by {attention.kernel}, not by kernels of its own"
+    if not all(linear.is_exact() for linear in linears):
+        return "matrix products of this CPU and build of torch depend on the batch"
+    return ""

@@ -62,6 +62,13 @@ class ModelArchitecture:
         """Columns of the fused projection: every query head, then every key head, then every value head."""
         return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
+    @property
+    def widest_window(self) -> int | None:
+        """How many keys a token sees at most, in any layer; None for all before it."""
+        windows = [self.window(layer) for layer in range(self.num_layers)]
+        known = [window for window in windows if window is not None]
+        return max(known) if len(known) == self.num_layers else None
+
     def window(self, layer: int) -> int | None:
         """How many keys a token sees in that layer, its own included; None for all before it."""
         return self.sliding_windows[layer] if layer < len(self.sliding_windows) else None

@@ -9,11 +9,14 @@ from pathlib import Path
 
 from torch import Tensor
 
+from aphrodited.layers.attention import KVCache
 from aphrodited.layers.linear import Projection
 from aphrodited.layers.norm import LayerNorm
 from aphrodited.layers.paged_attention import Attention, AttentionPlan
 from aphrodited.layers.rotary import rotary_table
-from aphrodited.models.causal_lm import CausalLM, KVCache
+from aphrodited.layers.step_ops import Buffer
+from aphrodited.layers.step_program import StepProgram
+from aphrodited.models.causal_lm import CausalLM
 from aphrodited.models.config import ModelArchitecture
 from aphrodited.models.weights import Weights, load_linear
 
@@ -21,11 +24,14 @@ from aphrodited.models.weights import Weights, load_linear
 IGNORED_TENSORS = r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)"
 
 
-def load_gpt_neox(config: ModelArchitecture, weights: Weights, *, fingerprint: str, cache_dir: Path | None) -> CausalLM:
-    """The model of a checkpoint. Raises ModelLoadError for a tensor that is missing, damaged or of another shape."""
+def load_gpt_neox(config: ModelArchitecture, weights: Weights, *, num_positions: int, cache_dir: Path | None) -> CausalLM:
+    """The model of a checkpoint, for sequences of up to num_positions tokens.
+
+    Raises ModelLoadError for a tensor that is missing, damaged or of another shape.
+    """
     table_shape = (config.vocab_size, config.hidden_size)
     embedding = weights.take_embedding("gpt_neox.embed_in.weight", table_shape)
-    rotary = rotary_table(config.max_position_embeddings, config.rotary_dim, config.rope_theta, config.rope_scaling)
+    rotary = rotary_table(num_positions, config.rotary_dim, config.rope_theta, config.rope_scaling)
     attention = weights.make_attention(config.num_heads, config.head_dim, rotary, cache_dir)
     layers = [
         GPTNeoXLayer(config, weights, f"gpt_neox.layers.{index}.", attention) for index in range(config.num_layers)
@@ -37,8 +43,10 @@ def load_gpt_neox(config: ModelArchitecture, weights: Weights, *, fingerprint: s
         attention=attention,
         layers=layers,
         final_norm=_load_norm(config, weights, "gpt_neox.final_layer_norm"),
-        lm_head=weights.make_projection(weights.take(head_name, table_shape)[: config.num_token_ids]),
-        fingerprint=fingerprint,
+        lm_head=weights.project(
+            "head", lambda: (weights.take(head_name, table_shape)[: config.num_token_ids], None)
+        ),
+        num_positions=num_positions,
     )
 
 
@@ -65,6 +73,14 @@ class GPTNeoXLayer:
         mlp_input = hidden if self._has_parallel_residual else residual
         return self._down.add(self._up(self._mlp_norm(mlp_input)), residual)
 
+    def write_to(self, program: StepProgram) -> None:
+        program.product(self._qkv_proj, Buffer.HIDDEN, Buffer.QKV, norm=self._input_norm)
+        program.attend()
+        program.product(self._o_proj, Buffer.ATTENDED, Buffer.RESIDUAL, plus=Buffer.HIDDEN)
+        mlp_input = Buffer.HIDDEN if self._has_parallel_residual else Buffer.RESIDUAL
+        program.product(self._up, mlp_input, Buffer.INNER, norm=self._mlp_norm)
+        program.product(self._down, Buffer.INNER, Buffer.HIDDEN, plus=Buffer.RESIDUAL)
+
 
 def _load_norm(config: ModelArchitecture, weights: Weights, name: str) -> LayerNorm:
     shape = (config.hidden_size,)
@@ -74,9 +90,13 @@ def _load_norm(config: ModelArchitecture, weights: Weights, name: str) -> LayerN
 def _load_qkv(config: ModelArchitecture, weights: Weights, name: str) -> Projection:
     """The fused projection, from rows ordered [H, 3, D] in the checkpoint to [3, H, D]."""
     heads, size = config.num_heads, config.head_dim
-    weight = weights.take(f"{name}.weight", (config.qkv_size, config.hidden_size))
-    weight = weight.view(heads, 3, size, -1).transpose(0, 1).reshape(config.qkv_size, -1)
-    if not config.has_qkv_bias:
-        return weights.make_projection(weight)
-    bias = weights.take(f"{name}.bias", (config.qkv_size,))
-    return weights.make_projection(weight, bias.view(heads, 3, size).transpose(0, 1).reshape(-1))
+
+    def read() -> tuple[Tensor, Tensor | None]:
+        weight = weights.take(f"{name}.weight", (config.qkv_size, config.hidden_size))
+        weight = weight.view(heads, 3, size, -1).transpose(0, 1).reshape(config.qkv_size, -1)
+        if not config.has_qkv_bias:
+            return weight, None
+        bias = weights.take(f"{name}.bias", (config.qkv_size,))
+        return weight, bias.view(heads, 3, size).transpose(0, 1).reshape(-1)
+
+    return weights.project(name, read)

@@ -11,11 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from aphrodited.layers.attention import KVCache
 from aphrodited.layers.linear import Projection
 from aphrodited.layers.norm import QKNorm, RMSNorm
 from aphrodited.layers.paged_attention import Attention, AttentionPlan
 from aphrodited.layers.rotary import rotary_table
-from aphrodited.models.causal_lm import CausalLM, KVCache
+from aphrodited.layers.step_ops import Buffer
+from aphrodited.layers.step_program import StepProgram
+from aphrodited.models.causal_lm import CausalLM
 from aphrodited.models.config import ModelArchitecture
 from aphrodited.models.weights import Weights, load_linear
 
@@ -23,11 +26,14 @@ from aphrodited.models.weights import Weights, load_linear
 IGNORED_TENSORS = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 
 
-def load_llama(config: ModelArchitecture, weights: Weights, *, fingerprint: str, cache_dir: Path | None) -> CausalLM:
-    """The model of a checkpoint. Raises ModelLoadError for a tensor that is missing, damaged or of another shape."""
+def load_llama(config: ModelArchitecture, weights: Weights, *, num_positions: int, cache_dir: Path | None) -> CausalLM:
+    """The model of a checkpoint, for sequences of up to num_positions tokens.
+
+    Raises ModelLoadError for a tensor that is missing, damaged or of another shape.
+    """
     table_shape = (config.vocab_size, config.hidden_size)
     embedding = weights.take_embedding("model.embed_tokens.weight", table_shape)
-    rotary = rotary_table(config.max_position_embeddings, config.rotary_dim, config.rope_theta, config.rope_scaling)
+    rotary = rotary_table(num_positions, config.rotary_dim, config.rope_theta, config.rope_scaling)
     attention = weights.make_attention(config.num_heads, config.head_dim, rotary, cache_dir)
     layers = [LlamaLayer(config, weights, index, attention) for index in range(config.num_layers)]
     norm = RMSNorm(weights.take("model.norm.weight", (config.hidden_size,)), config.norm_eps)
@@ -38,8 +44,10 @@ def load_llama(config: ModelArchitecture, weights: Weights, *, fingerprint: str,
         attention=attention,
         layers=layers,
         final_norm=norm,
-        lm_head=weights.make_projection(weights.take(head_name, table_shape)[: config.num_token_ids]),
-        fingerprint=fingerprint,
+        lm_head=weights.project(
+            "head", lambda: (weights.take(head_name, table_shape)[: config.num_token_ids], None)
+        ),
+        num_positions=num_positions,
     )
 
 
@@ -72,6 +80,12 @@ class LlamaLayer:
         hidden = self._o_proj.add(attended, hidden)
         return self._mlp(self._mlp_norm(hidden), hidden)
 
+    def write_to(self, program: StepProgram) -> None:
+        program.product(self._qkv_proj, Buffer.HIDDEN, Buffer.QKV, norm=self._input_norm)
+        program.attend(window=self._window, qk_norm=self._qk_norm)
+        program.product(self._o_proj, Buffer.ATTENDED, Buffer.RESIDUAL, plus=Buffer.HIDDEN)
+        self._mlp.write_to(program, self._mlp_norm)
+
 
 class GatedMLP:
     """residual + down(activation(gate(x)) * up(x)); the product and the sum are part of the projections."""
@@ -86,18 +100,25 @@ class GatedMLP:
     def __call__(self, x: Tensor, residual: Tensor) -> Tensor:
         return self._down.add(self._up.multiply(x, self._gate(x)), residual)
 
+    def write_to(self, program: StepProgram, norm: RMSNorm) -> None:
+        program.gated(self._up, self._gate, Buffer.RESIDUAL, Buffer.INNER, norm=norm)
+        program.product(self._down, Buffer.INNER, Buffer.HIDDEN, plus=Buffer.RESIDUAL)
+
 
 def _load_qkv(config: ModelArchitecture, weights: Weights, prefix: str) -> Projection:
     """One projection for queries, keys and values."""
     num_heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads, "v_proj": config.num_kv_heads}
     sizes = {name: heads * config.head_dim for name, heads in num_heads.items()}
-    weight = torch.cat(
-        [weights.take(f"{prefix}{name}.weight", (size, config.hidden_size)) for name, size in sizes.items()]
-    )
-    if not config.has_qkv_bias:
-        return weights.make_projection(weight)
-    biases = [weights.take(f"{prefix}{name}.bias", (size,)) for name, size in sizes.items()]
-    return weights.make_projection(weight, torch.cat(biases))
+
+    def read() -> tuple[Tensor, Tensor | None]:
+        weight = torch.cat(
+            [weights.take(f"{prefix}{name}.weight", (size, config.hidden_size)) for name, size in sizes.items()]
+        )
+        if not config.has_qkv_bias:
+            return weight, None
+        return weight, torch.cat([weights.take(f"{prefix}{name}.bias", (size,)) for name, size in sizes.items()])
+
+    return weights.project(f"{prefix}qkv", read)
 
 
 def _load_qk_norm(config: ModelArchitecture, weights: Weights, prefix: str) -> QKNorm:

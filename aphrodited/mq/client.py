@@ -1,12 +1,11 @@
 """MQAphroditeEngineClient: one model's engine as seen from another process, whatever generation it is in.
 
-Text lives here, ids in the engine: prompts are tokenised and answers put together in the caller's process. Who the
-engine is and whether it lives is the follower's matter.
+Text lives in the caller's process and ids in the engine: see TextClient. Who the engine is and whether it lives is the
+follower's matter.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator
@@ -16,20 +15,15 @@ from pathlib import Path
 from typing import Self
 
 from aphrodited.config.schema import ModelConfig, MqConfig
-from aphrodited.errors import EngineStartingError, MQClientClosedError, RequestError
-from aphrodited.interfaces import EngineStats, ModelFacts, PromptInput
+from aphrodited.errors import EngineStartingError, MQClientClosedError
+from aphrodited.interfaces import EngineStats, ModelFacts
 from aphrodited.mq.connection import Connection
 from aphrodited.mq.follower import EngineFollower
 from aphrodited.mq.inflight import copy_of
-from aphrodited.outputs import EmbeddingOutput, RequestOutput
-from aphrodited.request import EncodeRequest, EngineRequest, GenerateRequest, Pooling
-from aphrodited.sampling_params import SamplingParams
+from aphrodited.request import EngineRequest
 from aphrodited.streams import TokenStream
-from aphrodited.tokenizer.detokenizer import OutputBuilder
-from aphrodited.tokenizer.tokenizer import Tokenizer, load_tokenizer
-
-LONG_PROMPT = 20_000
-"""Characters from which a prompt is tokenised in a thread, so that it does not hold up the event loop."""
+from aphrodited.tokenizer.text_client import TextClient
+from aphrodited.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +65,7 @@ class ClientContext:
         self._client.close()
 
 
-class MQAphroditeEngineClient:
+class MQAphroditeEngineClient(TextClient):
     """An EngineClient over ZeroMQ.
 
     ipc_path: the model's folder in the daemon's runtime directory, or what `launch_engine` gave.  engine_config: the
@@ -84,7 +78,7 @@ class MQAphroditeEngineClient:
             engine_config = MqClientConfig.for_model(engine_config)
         self._folder = Path(ipc_path)
         self._config = engine_config or MqClientConfig()
-        self._tokenizer = self._config.tokenizer
+        super().__init__(self._config.tokenizer, self._config.tokenizer_path)
         self._name = f"{self._config.name}-{os.getpid()}-{secrets.token_hex(4)}"
         self._follower: EngineFollower | None = None
         self.closed = False
@@ -129,19 +123,6 @@ class MQAphroditeEngineClient:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    async def generate(
-        self, prompt: PromptInput, sampling_params: SamplingParams, request_id: str, *, priority: int = 0
-    ) -> AsyncIterator[RequestOutput]:
-        sampling_params.validate()
-        text, token_ids = await self._tokenize(prompt)
-        builder = OutputBuilder(request_id, text, token_ids, sampling_params, self._tokenizer)
-        async with self.open(GenerateRequest(request_id, token_ids, sampling_params, priority)) as stream:
-            while True:
-                answer = builder.add(await stream.get())
-                yield answer
-                if answer.finished:
-                    return
-
     @asynccontextmanager
     async def open(self, request: EngineRequest) -> AsyncIterator[TokenStream]:
         connection = await self._connected()
@@ -150,19 +131,6 @@ class MQAphroditeEngineClient:
             yield stream
         finally:
             connection.release(stream)
-
-    async def encode(
-        self,
-        prompt: PromptInput,
-        request_id: str,
-        *,
-        pooling: str = Pooling.LAST,
-        normalize: bool = True,
-        priority: int = 0,
-    ) -> EmbeddingOutput:
-        _, token_ids = await self._tokenize(prompt)
-        async with self.open(EncodeRequest(request_id, token_ids, pooling, normalize, priority)) as stream:
-            return await stream.embedding(token_ids)
 
     async def abort(self, request_id: str) -> None:
         for connection in self._start().connections:
@@ -205,19 +173,6 @@ class MQAphroditeEngineClient:
         if follower.active is None or self.closed:
             raise self.dead_error
         return follower.active
-
-    async def _tokenize(self, prompt: PromptInput) -> tuple[str | None, list[int]]:
-        """The prompt's text, if it came as text, and its ids."""
-        self._start()
-        if self._tokenizer is None and self._config.tokenizer_path is not None:
-            self._tokenizer = await asyncio.to_thread(load_tokenizer, self._config.tokenizer_path)
-        if not isinstance(prompt, str):
-            return None, prompt
-        if self._tokenizer is None:
-            raise RequestError("a text prompt needs a tokenizer: give token ids, or a client with one", param="prompt")
-        if len(prompt) < LONG_PROMPT:
-            return prompt, self._tokenizer.encode(prompt)
-        return prompt, await asyncio.to_thread(self._tokenizer.encode, prompt)
 
 
 def _closed_error() -> MQClientClosedError:

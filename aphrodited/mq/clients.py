@@ -20,6 +20,7 @@ from aphrodited.mq.messages import (
     Attached,
     Dropped,
     EngineDead,
+    HandingOver,
     RequestFailed,
     StepOutputs,
 )
@@ -81,6 +82,7 @@ class ClientTable:
         self._by_pidfd: dict[int, Client] = {}
         self._dropping: dict[str, Client] = {}
         self._next_slot = 1
+        self._is_handing_over = False
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -111,6 +113,8 @@ class ClientTable:
         elif identity != client.identity:
             return "the name is taken"
         self._send(client, Attached(self._generation, client.next_frame))
+        if self._is_handing_over:
+            self._send(client, HandingOver())
         return None
 
     def detach(self, identity: bytes, name: str) -> bool:
@@ -166,6 +170,15 @@ class ClientTable:
         frame = client.next_frame
         self._send_numbered(client, RequestFailed(frame, number, code, message, http_status, param))
 
+    def send_handing_over(self) -> None:
+        """Tell everybody, now and whoever comes later, that requests are the successor's from here on.
+
+        Who cannot be told now learns it from the refusal of a request, or from the successor's announcement.
+        """
+        self._is_handing_over = True
+        for client in list(self._by_name.values()):
+            self._send(client, HandingOver())
+
     def send_death(self, cause: str) -> None:
         """Last words to everybody who can hear them."""
         for client in list(self._by_name.values()):
@@ -198,7 +211,7 @@ class ClientTable:
             self._drop(client, "output queue full: the client reads too slowly")
 
     def _send(
-        self, client: Client, message: Attached | StepOutputs | RequestFailed | Dropped | EngineDead
+        self, client: Client, message: Attached | StepOutputs | RequestFailed | Dropped | HandingOver | EngineDead
     ) -> bool:
         """False if the client's queue is full. A client that cannot be reached is forgotten on the spot."""
         try:

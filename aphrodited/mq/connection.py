@@ -6,6 +6,7 @@ Its states are mq.states.ConnectionState.
     EngineDead                             MQEngineDeadError with the engine's own cause
     its process has ended                  MQEngineDeadError, after the output that was still on its way
     Dropped, a gap, a broken connection    OutputLostError: the engine lives, and a new connection may be made
+    HandingOver                            their rest, or EngineStoppingError for what is not finished in time
 
 Death races its last frames: after a process has ended its output is read until the connection is lost, 50 ms at
 most, and every frame is applied. Knows no text, and not what comes after it.
@@ -40,6 +41,7 @@ from aphrodited.mq.messages import (
     Detach,
     Dropped,
     EngineDead,
+    HandingOver,
     Hello,
     HelloReply,
     OutputMessage,
@@ -60,7 +62,8 @@ LAST_OUTPUT_S = 0.05
 
 
 class Connection:
-    """Used on one event loop. `attached` and `lost` are resolved once; `lost` with the error that ended it.
+    """Used on one event loop. Its futures are resolved once: `handing_over` if the engine asks to be left, and `lost`
+    with the error that ended it.
 
     max_unread: outputs that may wait for one consumer.  on_lost: called at the end, before the requests' consumers run.
     """
@@ -92,6 +95,7 @@ class Connection:
         self._death_hint = ""
         self.state = ConnectionState.ATTACHING
         self.attached: asyncio.Future[None] = self._loop.create_future()
+        self.handing_over: asyncio.Future[None] = self._loop.create_future()
         self.lost: asyncio.Future[EngineError] = self._loop.create_future()
         links.start(self._on_output, self._on_data, self._on_disconnected, self._on_refused)
 
@@ -192,8 +196,11 @@ class Connection:
                     self._attach_if_complete()
             case Dropped(reason=reason):
                 self._lose(OutputLostError(f"the engine dropped this client: {reason}"))
+            case HandingOver():
+                if not self.handing_over.done():
+                    self.handing_over.set_result(None)
             case EngineDead(cause=cause):
-                self._lose(_death(cause))
+                self._lose(self._death(cause))
             case _:
                 assert_never(message)
 
@@ -228,7 +235,7 @@ class Connection:
             self._lose(EngineStartingError(f"the engine process cannot be watched: {error}"))
             return
         if self._pidfd is None:
-            self._lose(_death(self._gone()))
+            self._lose(self._death(self._gone()))
             return
         self._loop.add_reader(self._pidfd, self._on_process_ended)
         self._attach_if_complete()
@@ -267,9 +274,12 @@ class Connection:
             return
         self._links.drain_output()
         if self._process_ended:
-            self._lose(_death(self._death_hint or self._gone()))
+            self._lose(self._death(self._death_hint or self._gone()))
         else:
             self._lose(OutputLostError("output of the engine was lost: the connection broke"))
+
+    def _death(self, cause: str) -> MQEngineDeadError:
+        return MQEngineDeadError(f"the engine is dead: {cause}", cause=cause, generation=self.generation)
 
     def _gone(self) -> str:
         pid = self._hello.pid if self._hello else "?"
@@ -297,7 +307,3 @@ class Connection:
                 self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
-
-
-def _death(cause: str) -> MQEngineDeadError:
-    return MQEngineDeadError(f"the engine is dead: {cause}", cause=cause)

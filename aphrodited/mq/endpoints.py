@@ -2,6 +2,7 @@
 
     promote    take the model's lock file, write generation and holder into it, make the folder <N>/
     announce   after the sockets are bound: replace `current` by one that says N
+    hand_over  take the announcement back and release the model's lock; the folder stays until what runs has ended
     close      remove what is ours, release the lock
 
 The kernel releases a dead holder's locks, so a lock that can be taken is the proof that its owner is gone: the
@@ -25,7 +26,7 @@ from aphrodited.procfs import is_same_process, process_start_ticks
 log = get_logger()
 
 KINDS = ("input", "output", "health", "data")
-LOCK_RETRY_S = 0.05
+LOCK_RETRY_S = 0.02
 LOCK_SIZE = 128  # bytes; more than a lock file ever says
 
 
@@ -72,12 +73,12 @@ def check_socket_paths(paths: ModelPaths) -> None:
 
 
 class Generation:
-    """The right to serve a model, held from `promote` to `close` or to the death of this process."""
+    """The right to serve a model, held from `promote` to `hand_over` or `close`, or to the death of this process."""
 
     def __init__(self, paths: ModelPaths, number: int, lock_fd: int) -> None:
         self.paths = paths
         self.number = number
-        self._lock_fd = lock_fd
+        self._lock_fd: int | None = lock_fd
         self.folder.mkdir(mode=0o700)
         self._folder_fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._folder_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,14 +96,22 @@ class Generation:
         temporary.write_text(f"{self.number}\n", encoding="ascii")
         os.replace(temporary, self.paths.current)
 
-    def close(self) -> None:
-        """Take back the announcement and the folder, then let the next engine in."""
+    def hand_over(self) -> None:
+        """Let the next engine in, and keep the folder with this one's sockets. Idempotent."""
+        if self._lock_fd is None:
+            return
         current = read_current(self.paths)
         if current is not None and current.generation == self.number:
             self.paths.current.unlink(missing_ok=True)
+        fcntl.flock(self._lock_fd, fcntl.LOCK_UN)  # closing alone would leave it with whoever inherited the descriptor
+        os.close(self._lock_fd)
+        self._lock_fd = None
+
+    def close(self) -> None:
+        """Hand over, if that was not done before, and take back the folder."""
+        self.hand_over()
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._folder_fd)
-        os.close(self._lock_fd)
 
 
 def promote(paths: ModelPaths, *, wait_s: float = 5.0) -> Generation:

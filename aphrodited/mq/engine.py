@@ -20,6 +20,7 @@ import zmq
 
 from aphrodited.config.schema import MqConfig
 from aphrodited.errors import ProtocolError, RequestError
+from aphrodited.flight import FlightRecorder
 from aphrodited.interfaces import EngineBackend
 from aphrodited.log import get_logger
 from aphrodited.mq.clients import MAX_FRAME_BYTES, ClientTable
@@ -50,6 +51,10 @@ log = get_logger()
 MAX_FRAMES_PER_TURN = 1024
 """Frames taken from one socket between two steps: a flood delays the step, it does not stop it."""
 
+GATHER_S = 0.04
+"""The first step of an engine that follows another waits so long for more requests: the clients of that one come one after
+the other, each with what it has to go on with, and the shortest of all of it is to be computed first."""
+
 NOTICE_RETRY_S = 0.05
 LAST_WORDS_S = 0.2
 
@@ -60,6 +65,7 @@ class MQAphroditeEngine:
     `run` is the whole life: it returns after `request_stop`, and lets through whatever ended the engine, after
     telling every client. The caller owns backend, generation and page, and closes them afterwards.
     hang_min_s: least standstill that its page allows.  drain_timeout_s: how long a stop lets requests finish.
+    flight: where it says which requests it computes; None if nobody judges its death.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class MQAphroditeEngine:
         *,
         hang_min_s: float = 30.0,
         drain_timeout_s: float = 8.0,
+        flight: FlightRecorder | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         config = config or MqConfig()
@@ -101,6 +108,7 @@ class MQAphroditeEngine:
             pace=StepPace(hang_min_s),
             heartbeat_s=config.heartbeat_s,
             stats_log_s=config.stats_log_s,
+            flight=flight,
             clock=clock,
         )
         self._handlers: dict[zmq.Socket[bytes], Callable[[list[bytes]], None]] = {
@@ -139,9 +147,13 @@ class MQAphroditeEngine:
             os.close(wake_fd)
 
     def _serve(self) -> None:
+        gathers = self._generation.number > 1
         while not self._may_leave():
             busy = self._backend.has_unfinished_requests()
             self._receive(0.0 if busy else self._idle_s())
+            if gathers and self._backend.has_unfinished_requests():
+                gathers = False
+                self._gather()
             if self._backend.has_unfinished_requests():
                 self._stepper.step()
                 self._vitals.step_ended()
@@ -150,6 +162,11 @@ class MQAphroditeEngine:
                 self._vitals.write_page()
             self._clients.retry_notices()
             self._vitals.publish_if_due()
+
+    def _gather(self) -> None:
+        until_s = self._clock() + GATHER_S
+        while (left_s := until_s - self._clock()) > 0:
+            self._receive(left_s)
 
     def _idle_s(self) -> float:
         idle_s = self._vitals.seconds_to_next()
@@ -161,8 +178,7 @@ class MQAphroditeEngine:
             return False
         if self._drain_until_s is None:
             self._drain_until_s = self._clock() + self._drain_timeout_s
-            self._vitals.write_draining()
-            log.info("engine_draining", generation=self._generation.number, timeout_s=self._drain_timeout_s)
+            self._hand_over()
         patient = self._num_stops == 1 and self._clock() < self._drain_until_s
         if patient and self._backend.has_unfinished_requests():
             return False
@@ -170,6 +186,13 @@ class MQAphroditeEngine:
         num_failed = self._clients.fail_all("SHUTTING_DOWN", "the engine is shutting down", http_status=503)
         log.info("engine_drained", generation=self._generation.number, num_failed=num_failed)
         return True
+
+    def _hand_over(self) -> None:
+        """Leave new requests to the next engine, which may begin while this one finishes those it has."""
+        self._vitals.write_draining()
+        self._clients.send_handing_over()
+        self._generation.hand_over()
+        log.info("engine_draining", generation=self._generation.number, timeout_s=self._drain_timeout_s)
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
@@ -222,6 +245,7 @@ class MQAphroditeEngine:
                 client, number, "SHUTTING_DOWN", "the engine is shutting down", http_status=503
             )
             return
+        self._vitals.request_comes(message.request)
         try:
             self._backend.add_request(client.key(number), message.request)
         except RequestError as error:
@@ -230,6 +254,7 @@ class MQAphroditeEngine:
             )
         else:
             client.numbers.add(number)
+        self._vitals.request_taken()
 
     def _on_way(self, frames: list[bytes]) -> None:
         identity, frame = _identity_and_part(frames)

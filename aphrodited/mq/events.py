@@ -7,6 +7,7 @@ from collections.abc import Callable
 import zmq
 
 from aphrodited.errors import ProtocolError
+from aphrodited.mq.client_sockets import ClientSockets
 from aphrodited.mq.codec import decode_event
 from aphrodited.mq.messages import EngineEvent, EventKind
 from aphrodited.mq.pump import SocketPump
@@ -21,15 +22,14 @@ class DeathHints:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
+        sockets: ClientSockets,
         endpoint: str,
         on_hint: Callable[[EngineEvent], None],
         refusals: Refusals,
     ) -> None:
         self._on_hint = on_hint
         self._refusals = refusals
-        self._socket: zmq.Socket[bytes] = context.socket(zmq.SUB)
-        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket = sockets.open(zmq.SUB)
         self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         self._socket.setsockopt(zmq.RCVHWM, 64)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")

@@ -1,10 +1,11 @@
 """Keeps a client attached to its model's engine, from one generation to the next.
 
-    waiting     no engine yet, or the last one died: `current` is read 20 times a second
+    waiting     no engine yet, or the last one died: `current` is read 50 times a second
     attaching   a connection greets the announced generation
-    running     attached; a death is told by the connection, a hand-over seen in `current` once a second
+    running     attached; deaths and hand-overs are told by the connection; `current` is read once a second besides
 
-Each generation gets a connection of its own, so nothing of one life reaches the next. Knows no request and no text.
+Each generation gets a connection of its own, so nothing of one life reaches the next. The connection to an engine that
+hands over stays, beside the next one, until that engine ends. Knows no request and no text.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from aphrodited.errors import (
 )
 from aphrodited.interfaces import ModelFacts
 from aphrodited.log import get_logger
+from aphrodited.mq.client_sockets import ClientSockets
 from aphrodited.mq.connection import Connection
 from aphrodited.mq.endpoints import Current, read_current
 from aphrodited.mq.events import DeathHints
@@ -34,7 +36,7 @@ from aphrodited.paths import ModelPaths
 
 log = get_logger()
 
-WAITING_POLL_S = 0.05
+WAITING_POLL_S = 0.02
 RUNNING_POLL_S = 1.0
 RETRY_S = 0.5
 
@@ -55,17 +57,17 @@ class EngineFollower:
         self._attach_timeout_s = config.attach_timeout_s
         self._max_unread = max_unread
         self._refusals = Refusals()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._sockets = ClientSockets(self)
         self._connections: set[Connection] = set()
         self._num_connections = 0
         self._active: Connection | None = None
-        self._spent: Current | None = None  # an announcement whose engine is known to be dead
+        self._spent: Current | None = None  # an announcement whose engine is known to be dead, or to hand over
         self._running = asyncio.Event()
         self.facts: ModelFacts | None = None
         self.death: EngineError | None = None
         """Why there is no engine, once one has died or refused this client; None from the next attach on."""
         self._hints = (
-            DeathHints(self._context, events_endpoint, self._on_hint, self._refusals) if events_endpoint else None
+            DeathHints(self._sockets, events_endpoint, self._on_hint, self._refusals) if events_endpoint else None
         )
         self._task = asyncio.get_running_loop().create_task(self._follow(), name=f"follow {folder.name}")
 
@@ -96,7 +98,7 @@ class EngineFollower:
             connection.close(error)
         if self._hints is not None:
             self._hints.close()
-        self._context.term()
+        self._sockets.close()
         self._running.set()  # nobody waits any longer
 
     async def _follow(self) -> None:
@@ -116,6 +118,8 @@ class EngineFollower:
         connection = self._connect(current.generation)
         if await self._attach(connection):
             await self._stay(connection, current)
+        if connection.handing_over.done():
+            self._spent = current
         if connection.lost.done():
             if isinstance(connection.lost.result(), MQEngineDeadError):
                 self._spent = current
@@ -125,7 +129,7 @@ class EngineFollower:
     def _connect(self, generation: int) -> Connection:
         self._num_connections += 1
         name = f"{self._name}-{self._num_connections}"  # an engine never meets the same name twice
-        links = EngineLinks(self._context, self._paths, generation, name, self._limits)
+        links = EngineLinks(self._sockets, self._paths, generation, name, self._limits)
         connection = Connection(
             links, name, generation, max_unread=self._max_unread, on_lost=self._on_lost, refusals=self._refusals
         )
@@ -144,25 +148,30 @@ class EngineFollower:
         return connection.is_attached
 
     async def _stay(self, connection: Connection, current: Current) -> None:
-        """Take requests on this connection until it is lost or another generation is announced."""
+        """Take requests on this connection until it is lost, hands over, or another generation is announced."""
         self._active, self.facts, self.death = connection, connection.facts, None
         self._running.set()
         log.info("engine_attached", engine_generation=connection.generation, client=self._name)
-        while not connection.lost.done():
-            await asyncio.wait((connection.lost,), timeout=RUNNING_POLL_S)
-            if not connection.lost.done() and read_current(self._paths) not in (None, current):
+        while True:
+            ends = (connection.lost, connection.handing_over)
+            await asyncio.wait(ends, timeout=RUNNING_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            if connection.lost.done():
+                return
+            if connection.handing_over.done():
+                self._leave_active()
+                return
+            if read_current(self._paths) not in (None, current):
                 self._leave_active()
                 connection.retire()
                 return
 
     def _on_lost(self, connection: Connection, error: EngineError) -> None:
         self._connections.discard(connection)
-        was_active = connection is self._active
-        if was_active:
+        if connection is self._active:
             self._leave_active()
         if isinstance(error, (EngineStartingError, MQClientClosedError)):
             return
-        if not isinstance(error, OutputLostError) and (was_active or not connection.attached.done()):
+        if not isinstance(error, OutputLostError) and (self._active is None or not connection.attached.done()):
             self.death = error
         log.warning("engine_lost", engine_generation=connection.generation, client=self._name, cause=str(error))
 

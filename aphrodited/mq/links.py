@@ -9,6 +9,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from aphrodited.errors import EngineError, QueueFullError, RequestError
+from aphrodited.mq.client_sockets import ClientSockets
 from aphrodited.mq.pump import SocketPump
 from aphrodited.paths import ModelPaths
 
@@ -33,25 +34,21 @@ class EngineLinks:
     """Sockets to one generation: input (PUSH), output and data (DEALER). Every send either succeeds or raises at once."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], paths: ModelPaths, generation: int, name: str, limits: LinkLimits
+        self, sockets: ClientSockets, paths: ModelPaths, generation: int, name: str, limits: LinkLimits
     ) -> None:
-        self._context = context
         self._limits = limits
         self._pumps: list[SocketPump] = []
         self._sockets: list[zmq.Socket[bytes]] = []
-        self._input = self._open(zmq.PUSH)
-        self._output = self._open(zmq.DEALER)
-        self._data = self._open(zmq.DEALER)
+        self._input = self._open(sockets, zmq.PUSH)
+        self._output = self._open(sockets, zmq.DEALER)
+        self._data = self._open(sockets, zmq.DEALER)
         self._output.setsockopt(zmq.IDENTITY, name.encode())
-        self._events: zmq.Socket[bytes] = self._output.get_monitor_socket(
-            zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
-        )
+        self._events = sockets.monitor(self._output, zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED)
         for kind, socket in (("input", self._input), ("output", self._output), ("data", self._data)):
             socket.connect(paths.endpoint(generation, kind))
 
-    def _open(self, socket_type: zmq.SocketType) -> zmq.Socket[bytes]:
-        socket: zmq.Socket[bytes] = self._context.socket(socket_type)
-        socket.setsockopt(zmq.LINGER, 0)
+    def _open(self, sockets: ClientSockets, socket_type: zmq.SocketType) -> zmq.Socket[bytes]:
+        socket = sockets.open(socket_type)
         socket.setsockopt(zmq.RECONNECT_IVL, NEVER_RECONNECT_MS)
         socket.setsockopt(zmq.MAXMSGSIZE, self._limits.max_message_size)
         socket.setsockopt(zmq.SNDHWM, self._limits.input_hwm)

@@ -3,7 +3,7 @@
     socket   engine to client                            client to engine
     input                                                Submit, AbortRequest
     output   Attached, StepOutputs, RequestFailed,       Attach, Detach
-             Dropped, EngineDead
+             Dropped, HandingOver, EngineDead
     health   Heartbeat
     data     HelloReply, StatsReply                      Hello, StatsRequest
     events   EngineEvent (from the monitor)
@@ -22,7 +22,7 @@ from aphrodited.interfaces import EngineStats, ModelFacts
 from aphrodited.outputs import TokenOutput
 from aphrodited.request import EncodeRequest, GenerateRequest
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 NUMBER_BITS = 32
 """An engine's key is (client slot << NUMBER_BITS) | number: outputs need no translation on their way back."""
@@ -103,13 +103,17 @@ class Dropped(msgspec.Struct, frozen=True, array_like=True, tag="dropped"):
     reason: str
 
 
+class HandingOver(msgspec.Struct, frozen=True, array_like=True, tag="handing_over"):
+    """The engine stops: it refuses new requests, which are its successor's, and goes on with those it has."""
+
+
 class EngineDead(msgspec.Struct, frozen=True, array_like=True, tag="dead"):
     """The engine's last words: every request in it has ended."""
 
     cause: str
 
 
-OutputMessage = Attached | StepOutputs | RequestFailed | Dropped | EngineDead
+OutputMessage = Attached | StepOutputs | RequestFailed | Dropped | HandingOver | EngineDead
 
 
 # -- health: engine to whoever listens --------------------------------------------------------------------------

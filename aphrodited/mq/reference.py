@@ -29,6 +29,7 @@ from aphrodited.mq.messages import (
     Dropped,
     EngineDead,
     EngineEvent,
+    HandingOver,
     Heartbeat,
     Hello,
     HelloReply,
@@ -119,6 +120,14 @@ CONVERSATIONS: dict[str, tuple[Step, ...]] = {
         Step("client", None, "fails its requests, attaches anew under a new name"),
     ),
     "A client that leaves": (Step("client", Detach, "whatever it had in the engine is aborted"),),
+    "The engine is stopped, and another one takes over": (
+        Step("engine", HandingOver, "sent once; then the model's lock is let go"),
+        Step("client", None, "looks for the next generation, and attaches to it beside this one"),
+        Step("client", Submit, "number 10 was on its way"),
+        Step("engine", RequestFailed, "frame 6: SHUTTING_DOWN, as for whatever is not finished in time"),
+        Step("engine", StepOutputs, "frame 7: the last one of what runs"),
+        Step("engine", EngineDead, "when all of it has ended"),
+    ),
     "The engine fails": (
         Step("engine", EngineDead, "its last words: the cause"),
         Step("client", None, "every request ends with MQEngineDeadError"),

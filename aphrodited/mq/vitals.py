@@ -1,4 +1,4 @@
-"""What an engine tells about itself: its progress page, heartbeats, lines of statistics.
+"""What an engine tells about itself: its progress page, its flight record, heartbeats, lines of statistics.
 
 The page is written by the step loop itself, never by a helper thread: it proves that the loop moves, or that it
 does not.
@@ -10,6 +10,9 @@ does not.
     idle                            a tick each second
     leaving                         phase DRAINING, within steps too
     failing                         phase FAILED with the cause
+
+The flight record names the requests of the step under way, or the one that is being taken in; it still does when they end
+the process.
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from collections.abc import Callable
 
 import zmq
 
+from aphrodited.flight import UNKNOWN, FlightRecorder
 from aphrodited.interfaces import EngineBackend, EngineStats, StepPlan
 from aphrodited.log import get_logger
 from aphrodited.mq.codec import encode
 from aphrodited.mq.messages import Heartbeat
 from aphrodited.mq.pace import StepPace
 from aphrodited.page import PageWriter, Phase
+from aphrodited.request import EngineRequest
 
 log = get_logger()
 
@@ -35,6 +40,7 @@ class Vitals:
     """Signs of life of one engine. Called by the engine's thread only.
 
     heartbeat_s, stats_log_s: pauses between heartbeats and lines of statistics (0: no lines).
+    flight: None if nobody judges this engine's death.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class Vitals:
         pace: StepPace,
         heartbeat_s: float,
         stats_log_s: float,
+        flight: FlightRecorder | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
@@ -56,6 +63,7 @@ class Vitals:
         self._pace = pace
         self._heartbeat_s = heartbeat_s
         self._stats_log_s = stats_log_s
+        self._flight = flight
         self._clock = clock
         self._between_steps = Phase.READY
         self._plan: StepPlan | None = None
@@ -66,13 +74,27 @@ class Vitals:
         backend.on_plan = self._step_begins
         backend.on_progress = page.tick
 
+    def request_comes(self, request: EngineRequest) -> None:
+        """It is about to be given to the backend."""
+        if self._flight is not None:
+            self._flight.begin([request.fingerprint or UNKNOWN], [len(request.prompt_token_ids)])
+
+    def request_taken(self) -> None:
+        """The backend has taken or refused it, and lives."""
+        if self._flight is not None:
+            self._flight.end()
+
     def _step_begins(self, plan: StepPlan) -> None:
+        if self._flight is not None:
+            self._flight.begin(plan.fingerprints, plan.num_computed)
         self._plan = plan
         self._step_began_at_s = self._clock()
         phase = Phase.STEPPING if self._between_steps is Phase.READY else self._between_steps
         self._page.update(phase=phase, has_work=True, allowance_s=self._pace.allowance_s(plan))
 
     def step_ended(self) -> None:
+        if self._flight is not None:
+            self._flight.end()
         if self._plan is not None:
             self._pace.observe(self._plan, self._clock() - self._step_began_at_s)
             self._plan = None

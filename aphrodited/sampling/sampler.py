@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from aphrodited.sampling.draw import argmax, draw_candidates, draw_nucleus
+from aphrodited.sampling.kernel_choice import choice_kernels, choose_by_kernels
 from aphrodited.sampling.logit_changes import change_logits
 from aphrodited.sampling.logprobs import token_logprobs
 from aphrodited.sampling.randomness import uniforms
@@ -31,19 +32,20 @@ class Sampler:
         unmodified = logits[wants_logprobs] if wants_logprobs else None  # a copy
         change_logits(logits, rows)
 
-        chosen = argmax(logits)  # [R]
-        is_finite = logits.gather(1, chosen[:, None])[:, 0].isfinite().tolist()  # NaN and +inf win the argmax
+        vocab_size = logits.shape[1]
+        has_top_k = [0 < row.params.top_k < vocab_size for row in rows]
+        is_greedy = [row.params.temperature < MIN_TEMPERATURE for row in rows]
+        takes_largest = [greedy or top_k for greedy, top_k in zip(is_greedy, has_top_k, strict=True)]
+        kernels = choice_kernels() if logits.device.type == "cpu" else None
+        if kernels is not None:
+            chosen = choose_by_kernels(kernels, logits, rows, takes_largest)  # [R]
+        else:
+            chosen = _choose(logits, rows, takes_largest)
+        is_finite = (chosen >= 0).tolist()
         by_candidates: dict[int, list[int]] = defaultdict(list)
-        by_nucleus: list[int] = []
         for i, row in enumerate(rows):
-            if row.params.temperature < MIN_TEMPERATURE or not is_finite[i]:
-                continue
-            if 0 < row.params.top_k < logits.shape[1]:
-                by_candidates[_num_candidates(row.params.top_k, logits.shape[1])].append(i)
-            else:
-                by_nucleus.append(i)
-        if by_nucleus:
-            chosen[by_nucleus] = _sample_nucleus(_select(logits, by_nucleus), [rows[i] for i in by_nucleus])
+            if has_top_k[i] and is_finite[i] and not is_greedy[i]:
+                by_candidates[_num_candidates(row.params.top_k, vocab_size)].append(i)
         for num_candidates, group in by_candidates.items():
             chosen[group] = _sample_candidates(logits[group], num_candidates, [rows[i] for i in group])
 
@@ -54,11 +56,24 @@ class Sampler:
         if unmodified is not None:
             counts = [rows[i].params.logprobs or 0 for i in wants_logprobs]
             for i, logprobs in zip(
-                wants_logprobs, token_logprobs(unmodified, chosen[wants_logprobs], counts), strict=True
+                wants_logprobs, token_logprobs(unmodified, chosen[wants_logprobs].clamp(min=0), counts), strict=True
             ):
                 if is_finite[i]:
                     sampled[i] = Sampled(logprobs.token_id, logprobs)
         return sampled
+
+
+def _choose(logits: Tensor, rows: Sequence[SamplingRow], greedy: Sequence[bool]) -> Tensor:
+    """Tokens of rows without top_k, and the most likely ones of greedy rows.
+
+    logits: [R, V], overwritten.  Returns [R]; -1 for a row with NaN or inf, or without any finite logit.
+    """
+    chosen = argmax(logits)  # NaN and +inf win
+    finite = logits.gather(1, chosen[:, None])[:, 0].isfinite()
+    by_nucleus = [i for i, is_finite in enumerate(finite.tolist()) if is_finite and not greedy[i]]
+    if by_nucleus:
+        chosen[by_nucleus] = _sample_nucleus(_select(logits, by_nucleus), [rows[i] for i in by_nucleus])
+    return chosen.masked_fill_(~finite, -1)
 
 
 def _select(logits: Tensor, row_ids: list[int]) -> Tensor:

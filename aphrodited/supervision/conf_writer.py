@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ _PROGRAM = """
 [program:{name}]
 command={command}
 priority={priority}
-autostart=true
+autostart={autostart}
 autorestart=true
 startsecs=0
 startretries=1000000
@@ -74,11 +74,14 @@ stdout_logfile_backups={backups}
 """
 
 
-def render_conf(config: Config, paths: DaemonPaths, launcher: Sequence[str], listen_fd: int) -> str:
+def render_conf(
+    config: Config, paths: DaemonPaths, launcher: Sequence[str], listen_fd: int, unloaded: Collection[str] = ()
+) -> str:
     """The text of supervisord.conf.
 
     launcher: the command that starts a program when `--runtime-dir DIR --program NAME` is added; its first word is
-    an absolute path. listen_fd: the listening socket's number, for API workers.
+    an absolute path. listen_fd: the listening socket's number, for API workers. unloaded: models whose engines are not
+    started.
     Raises ConfigError if a path has characters that this file format cannot carry.
     """
     sizes = {"max_size": int(config.logging.max_size), "backups": int(config.logging.backups)}
@@ -105,6 +108,7 @@ def render_conf(config: Config, paths: DaemonPaths, launcher: Sequence[str], lis
                 name=program.name,
                 command=shlex.join(_command(program, launcher, runtime_dir, listen_fd)),
                 priority=GROUPS[program.role][1],
+                autostart="false" if program.model in unloaded else "true",
                 stop_timeout_s=program.stop_timeout_s,
                 log=paths.log(program.name),
                 **sizes,
@@ -113,19 +117,23 @@ def render_conf(config: Config, paths: DaemonPaths, launcher: Sequence[str], lis
     return "".join(parts)
 
 
-def write_conf(config: Config, paths: DaemonPaths, launcher: Sequence[str], listen_fd: int) -> None:
+def write_conf(
+    config: Config, paths: DaemonPaths, launcher: Sequence[str], listen_fd: int, unloaded: Collection[str] = ()
+) -> None:
     """Write supervisord.conf (0600) and check it.
 
     Raises ConfigError as render_conf does, RuntimeError if Supervisor would understand something else.
     """
-    text = render_conf(config, paths, launcher, listen_fd)
+    text = render_conf(config, paths, launcher, listen_fd, unloaded)
     fd = os.open(paths.supervisord_conf, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "w", encoding="ascii") as file:
         file.write(text)
-    check_conf(config, paths, launcher, listen_fd)
+    check_conf(config, paths, launcher, listen_fd, unloaded)
 
 
-def check_conf(config: Config, paths: DaemonPaths, launcher: Sequence[str], listen_fd: int) -> None:
+def check_conf(
+    config: Config, paths: DaemonPaths, launcher: Sequence[str], listen_fd: int, unloaded: Collection[str] = ()
+) -> None:
     """Read the file back with Supervisor's own parser and compare. Raises RuntimeError if anything differs."""
     parsed = parse_conf(paths.supervisord_conf)
     runtime_dir = str(paths.runtime_dir)
@@ -133,6 +141,7 @@ def check_conf(config: Config, paths: DaemonPaths, launcher: Sequence[str], list
         program.name: {
             "argv": _command(program, launcher, runtime_dir, listen_fd),
             "group": GROUPS[program.role],
+            "autostart": program.model not in unloaded,
             "stop_timeout_s": program.stop_timeout_s,
             "log": str(paths.log(program.name)),
         }
@@ -156,6 +165,7 @@ def parse_conf(path: Path) -> dict[str, Any]:
             found[process.name] = {
                 "argv": shlex.split(process.command),
                 "group": (group.name, group.priority),
+                "autostart": process.autostart,
                 "stop_timeout_s": process.stopwaitsecs,
                 "log": process.stdout_logfile,
             }

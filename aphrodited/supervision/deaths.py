@@ -110,6 +110,8 @@ def _cause(
     launch: ProgramState | None,
     verdict: Verdict | None,
 ) -> str:
+    if verdict is not None and verdict.verdict == "memory":
+        return f"memory: {verdict.reason}"
     if requested:
         return "was killed because it did not stop in time" if signal_name == "SIGKILL" else "stopped on request"
     if oom:
@@ -137,11 +139,14 @@ def _signal_name(number: int) -> str:
 
 
 def last_verdict(entries: list[LedgerEntry], program: str, pid: int) -> Verdict | None:
-    """The monitor's last word on a process if it led to its end."""
+    """The monitor's last word on a process if it led to its end. Of memory, only that it was to be replaced counts."""
     for entry in reversed(entries):
         if isinstance(entry, Verdict) and entry.program == program and entry.pid == pid:
-            return entry if entry.action in ENDING_ACTIONS else None
+            if entry.action in ENDING_ACTIONS:
+                return entry
+            if entry.verdict != "memory":
+                return None
     return None
 
 
-ENDING_ACTIONS = ("abort", "kill")
+ENDING_ACTIONS = ("abort", "kill", "restart")

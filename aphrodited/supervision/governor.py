@@ -5,12 +5,13 @@
     a death after a life that did something                       at once
     a strike: a death before the first finished piece of work     strike_delay_s, doubled by each, at most 60 s, +-20 %
     exit code 78, max_strikes in a row, max_deaths in 10 min      parked: probed after probe_minutes, the last repeated
+    requests found to be what it died of, or suspected of it      at once, the strikes are theirs
     a probe that strikes again                                    at the next probe
     a probe that did something                                    at once, all forgotten
 
 A piece of work is a finished request (engine), an answer (API worker) or a round (monitor); an engine in standby
 has nothing to finish, and that it loaded is enough. A life that outlasted the 10 minutes is no strike even if nobody
-asked anything of it.
+asked anything of it. Requests that end engines do not excuse more than max_deaths.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 
 from aphrodited.config.schema import RecoveryConfig
 from aphrodited.errors import EXIT_CONFIG
-from aphrodited.supervision.ledger import Death, LedgerEntry, Reset
+from aphrodited.supervision.ledger import Conviction, Death, LedgerEntry, Reset, Trial
 from aphrodited.supervision.program_state import LaunchState
 
 WINDOW_S = 600.0
@@ -81,18 +82,28 @@ class _Record:
     parked_at_s: float | None = None
     reason: str = ""
     recent_at_s: list[float] = field(default_factory=list)
+    is_parked_for_strikes: bool = False
 
     def take(self, entry: LedgerEntry) -> None:
         if isinstance(entry, Reset) or (isinstance(entry, Death) and entry.requested):
             self._forget()
         elif isinstance(entry, Death):
             self._count(entry)
+        elif isinstance(entry, (Trial, Conviction)):
+            self._pardon()
 
     def _forget(self) -> None:
         self.num_strikes = 0
         self.parked_at_s = None
         self.reason = ""
         self.recent_at_s = []
+
+    def _pardon(self) -> None:
+        """Requests, not the program, are to blame for the strikes so far."""
+        if self.parked_at_s is None or self.is_parked_for_strikes:
+            self.num_strikes = 0
+            self.parked_at_s = None
+            self.reason = ""
 
     def _count(self, death: Death) -> None:
         is_strike = death.num_finished == 0 and not death.standby and death.uptime_s < WINDOW_S
@@ -109,6 +120,7 @@ class _Record:
         why = self._why_parked(death)
         if why:
             self.parked_at_s = self.last_strike_at_s = death.at_s
+            self.is_parked_for_strikes = self.num_strikes >= self.policy.max_strikes and death.code != EXIT_CONFIG
             self.reason = f"{why}; the last: {_describe(death)}" if death.code != EXIT_CONFIG else why
 
     def _why_parked(self, death: Death) -> str:

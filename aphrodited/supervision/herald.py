@@ -35,6 +35,10 @@ class Herald:
         self._extended_at_s = float("-inf")
         self.has_told_ready = False
 
+    def take(self, config: Config) -> None:
+        """Speak of this configuration from now on. It has the same programs."""
+        self._config = config
+
     def tell(self, readiness: Readiness, sights: Mapping[str, Sight]) -> None:
         """Call at every look; says only what is new."""
         before, self._conditions = self._conditions, readiness.conditions

@@ -91,6 +91,7 @@ def launch(argv: Sequence[str], command: WorkerCommand) -> NoReturn:
     wait_for_previous_life(paths, program.name)
     decision = wait_for_turn(paths, config, program.name)
     wait_for_peers(paths, config, program)
+    config = newest_config(paths, config)
     set_cpus(config, program)
     arguments, environment = command(config, program)
     publish(paths, program.name, LaunchState.RUNNING, decision)
@@ -110,6 +111,11 @@ def read_config(runtime_dir: Path) -> tuple[DaemonPaths | None, Config | None]:
     if paths.log_dir is None or paths.state_dir is None:
         return None, None
     return DaemonPaths(runtime_dir, Path(paths.log_dir), Path(paths.state_dir)), config
+
+
+def newest_config(paths: DaemonPaths, config: Config) -> Config:
+    """What a reload may have put in place of `config` meanwhile."""
+    return read_config(paths.runtime_dir)[1] or config
 
 
 def close_files(keep: int | None) -> None:
@@ -204,7 +210,10 @@ def is_group_alive(group: int) -> bool:
 
 
 def wait_for_turn(paths: DaemonPaths, config: Config, program: str) -> Decision:
-    """Wait as long as the governor says, and ask it again whenever the ledger changes. Returns its last decision."""
+    """Wait as long as the governor says, and ask it again, by the newest policy, whenever the ledger changes.
+
+    Returns its last decision.
+    """
     ledger = Ledger(paths.ledger)
     jitter = 2 * int.from_bytes(os.urandom(4)) / 0xFFFFFFFF - 1
     seen_ns: int | None = None
@@ -214,6 +223,7 @@ def wait_for_turn(paths: DaemonPaths, config: Config, program: str) -> Decision:
         changed_ns = ledger.changed_at_ns()
         if changed_ns != seen_ns:
             seen_ns = changed_ns
+            config = newest_config(paths, config)
             decision = _ask(ledger, program, config, jitter)
         wait_s = (decision.next_try_at_s or 0.0) - boottime_s()
         if decision.state is LaunchState.RUNNING or wait_s <= 0:

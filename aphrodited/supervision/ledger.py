@@ -5,8 +5,8 @@ processes need no lock. Time is CLOCK_BOOTTIME with the boot's id; policy looks 
 
     writer                     entry
     the supervisor's plugin    Death
-    the monitor                Verdict, Ready
-    aphroditectl               Reset
+    the monitor                Verdict, Ready, Order, Trial, Conviction
+    aphroditectl               Reset, Reload, Order
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Verdict(_Entry, frozen=True, tag="verdict"):
     action: str
     reason: str
     model: str | None = None
+    stopped: bool = False  # state T: somebody had stopped it
 
 
 class Ready(_Entry, frozen=True, tag="ready"):
@@ -69,7 +70,43 @@ class Reset(_Entry, frozen=True, tag="reset"):
     by: str = "operator"
 
 
-LedgerEntry = Death | Verdict | Ready | Reset
+class Reload(_Entry, frozen=True, tag="reload"):
+    """The configuration was changed while the daemon ran. changes: `key: old -> new`, one a line.
+
+    undone: why they were taken back, empty unless they were.
+    """
+
+    changes: str
+    by: str = "operator"
+    undone: str = ""
+
+
+class Order(_Entry, frozen=True, tag="order"):
+    """An operator wants something else of a model than before; `action` is load, unload, drain or undrain."""
+
+    action: str
+    model: str
+    by: str
+
+
+class Trial(_Entry, frozen=True, tag="trial"):
+    """So many requests were being computed at the last two deaths of a model's engines that count: one of them is suspected."""
+
+    pid: int  # of the second death
+    num_suspects: int
+    model: str
+
+
+class Conviction(_Entry, frozen=True, tag="conviction"):
+    """A request was found to end engines, and is refused for a while. fingerprint: in hexadecimal.  cause: of the death."""
+
+    pid: int
+    fingerprint: str
+    cause: str
+    model: str
+
+
+LedgerEntry = Death | Verdict | Ready | Reset | Reload | Order | Trial | Conviction
 
 
 def boot_id() -> str:
@@ -163,6 +200,6 @@ def _encode_line(entry: LedgerEntry) -> bytes:
     line = _encoder.encode(entry)
     while len(line) >= MAX_LINE and limit:
         limit //= 2
-        cut = {f: v[:limit] for f in ("cause", "reason", "by") if isinstance(v := getattr(entry, f, None), str)}
+        cut = {f: v[:limit] for f in ("cause", "reason", "by", "changes", "undone") if isinstance(v := getattr(entry, f, None), str)}
         line = _encoder.encode(msgspec.structs.replace(entry, **cut))
     return line + b"\n"

@@ -36,19 +36,21 @@ class Obituary:
     ) -> bool:
         """Record a death; False if the ledger could not be written now. wait_status: as of waitpid(2)."""
         page = read_page(self._paths.page(program.name))
+        verdict = None if requested else self._verdict(program.name, pid)
+        is_replaced = verdict is not None and verdict.verdict == "memory"
         death = describe_death(
             program.name,
             program.model,
             pid,
             wait_status,
-            requested=requested,
+            requested=requested or is_replaced,
             oom=self._oom.has_grown() and not requested and _is_sigkill(wait_status),
             page=page if page and page.pid == pid else None,
             launch=launch,
-            verdict=None if requested else self._verdict(program.name, pid),
+            verdict=verdict,
         )
         if not requested:
-            self._tell(program, death)
+            self._tell(program, death, "is replaced" if is_replaced else "died")
         return self._append(death)
 
     def write_verdict(self, program: Program, pid: int, reason: str) -> None:
@@ -86,8 +88,8 @@ class Obituary:
         except OSError:
             return None
 
-    def _tell(self, program: Program, death: Death) -> None:
-        self._announce(f"{program.title} died (pid {death.pid}, after {death.uptime_s:.0f} s): {death.cause}")
+    def _tell(self, program: Program, death: Death, verb: str) -> None:
+        self._announce(f"{program.title} {verb} (pid {death.pid}, after {death.uptime_s:.0f} s): {death.cause}")
 
 
 def _is_sigkill(wait_status: int | None) -> bool:

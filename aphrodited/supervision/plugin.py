@@ -5,7 +5,9 @@
     FATAL                  started again after a minute instead of never
     service manager        READY, STATUS, WATCHDOG, EXTEND_TIMEOUT, STOPPING
     standstill             the monitor's loop page is judged here; those of API workers too, later than by the monitor
-    signals                a second SIGTERM stops at once; SIGHUP restarts nothing
+    signals                a second SIGTERM stops at once; SIGHUP reloads the configuration, in a process of its own
+    reload                 what is read here of a replaced effective.json holds from the next look on; how long a
+                           program may take to stop, from its next start on
 
 An exception in here would end Supervisor and orphan everything: each way in is guarded, and what went wrong is
 logged. Adds no method to the RPC interface. Knows no restart policy: that is the launcher's and the governor's.
@@ -29,13 +31,16 @@ from supervisor.states import ProcessStates, SupervisorStates
 from aphrodited.config.schema import Config
 from aphrodited.page import read_page
 from aphrodited.paths import DaemonPaths
+from aphrodited.procfs import process_state
 from aphrodited.supervision.announce import Announcer
+from aphrodited.supervision.desired import unloaded_models
 from aphrodited.supervision.herald import Herald
 from aphrodited.supervision.launcher import read_config
 from aphrodited.supervision.obituary import Obituary
 from aphrodited.supervision.program_state import LaunchState, ProgramState, read_program_state
 from aphrodited.supervision.programs import Program, Role, programs
 from aphrodited.supervision.readiness import Sight, judge
+from aphrodited.supervision.reloader import LiveConfig, Reloader
 from aphrodited.supervision.sd_notify import ServiceManager
 from aphrodited.supervision.standstill import StandstillWatch
 from aphrodited.supervision.wakeup import Wakeup
@@ -77,6 +82,7 @@ class Plugin:
         self._manager = manager
         self._announce = announce
         self._clock = clock
+        self._live = LiveConfig(paths)
         self._programs: dict[str, Program] = {program.name: program for program in programs(config)}
         self._wakeup = Wakeup(self._guard(self._on_loop))
         self._obituary = Obituary(paths, announce)
@@ -87,7 +93,7 @@ class Plugin:
         self._held: dict[str, float] = {}  # programs that may not start before
         self._stop_signals_at_s: list[float] = []
         self._is_killing = False
-        self._num_hups = 0
+        self._reloader = Reloader(paths, manager, announce)
 
     def install(self) -> None:
         asyncore.socket_map[self._wakeup.fileno()] = self._wakeup
@@ -117,6 +123,7 @@ class Plugin:
         def waitpid() -> tuple[int | None, int | None]:
             pid, wait_status = original()
             if pid and wait_status is not None:
+                self._reloader.ended(pid, wait_status)
                 self._wait_statuses[pid] = wait_status
                 if pid not in options.pidhistory:
                     del self._wait_statuses[pid]  # a grandchild that was left to us
@@ -129,6 +136,7 @@ class Plugin:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, self._on_stop_signal)
         signal.signal(signal.SIGHUP, self._on_hup)
+        self._forget_early_hups()
         signal.signal(signal.SIGALRM, lambda _number, _frame: None)  # wakes the loop through the pipe
         signal.setitimer(signal.ITIMER_REAL, START_LOOK_S, START_LOOK_S)
         self._manager.status("starting")
@@ -140,10 +148,16 @@ class Plugin:
             self._stop_signals_at_s.append(now_s)
 
     def _on_hup(self, _number: int, _frame: Any) -> None:
-        self._num_hups += 1
+        self._reloader.is_wanted = True
+
+    def _forget_early_hups(self) -> None:
+        """Supervisor's own handler may have seen one, and would restart every program for it."""
+        received = self._supervisord.options.signal_receiver._signals_recvd
+        received[:] = [number for number in received if number != signal.SIGHUP]
 
     def _on_stopping(self, _event: Any) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        self._paths.stopping.touch()  # no process is stopped yet
         self._herald.tell_stopping()
 
     # -- processes --------------------------------------------------------------------------------------------------
@@ -153,6 +167,9 @@ class Plugin:
         wake = True
         if isinstance(event, _ENDED) and process.pid:
             wake = self._on_death(process, isinstance(event, events.ProcessStateStoppedEvent))
+        elif isinstance(event, events.ProcessStateStartingEvent):
+            self._take_config()
+            process.config.stopwaitsecs = self._programs[process.config.name].stop_timeout_s
         elif isinstance(event, events.ProcessStateFatalEvent) and self._is_running:
             self._hold(process.config.name, FATAL_PAUSE_S)
             self._announce(f"{process.config.name} could not be started: {process.spawnerr}; next try in a minute")
@@ -196,11 +213,9 @@ class Plugin:
 
     def _on_loop(self) -> None:
         now_s = self._clock()
-        if self._num_hups:
-            self._num_hups = 0
-            self._announce("SIGHUP has no effect: reloading the configuration comes with a later version")
         if self._stop_signals_at_s:
             self._stop()
+        self._reloader.run_if_wanted(can_start=self._is_running)
         if self._manager.watchdog_s and self._is_due("watchdog", now_s, self._manager.watchdog_s / 3):
             self._manager.alive()
         if self._held:
@@ -222,11 +237,21 @@ class Plugin:
 
     def _look(self) -> None:
         """At every page and launch state: for readiness, and for loops that stand still."""
+        self._take_config()
         sights = self._sights()
-        self._herald.tell(judge(list(self._programs.values()), sights), sights)
+        unloaded = unloaded_models(self._paths, {model.name for model in self._config.models})
+        self._herald.tell(judge(list(self._programs.values()), sights, unloaded), sights)
         if self._herald.has_told_ready:
             signal.setitimer(signal.ITIMER_REAL, 0)
         self._judge_standstill(sights)
+
+    def _take_config(self) -> None:
+        """Go on by what a reload wrote, if it did."""
+        config = self._live.read_if_changed()
+        if config is not None:
+            self._config = config
+            self._programs = {program.name: program for program in programs(config)}
+            self._herald.take(config)
 
     def _sights(self) -> dict[str, Sight]:
         sights = {}
@@ -269,10 +294,13 @@ class Plugin:
             program = self._programs[name]
             is_up = self._process(name).get_state() == ProcessStates.RUNNING
             is_launched = sight.launch is not None and sight.launch.state is LaunchState.RUNNING
-            if program.role not in limits or not is_up or not is_launched:
+            # A launcher that waits may do so for long, but not stopped; and without a page nobody else would know.
+            is_stopped = sight.page is None and process_state(sight.pid) == "T"
+            if not is_stopped and (program.role not in limits or not is_up or not is_launched):
                 self._standstill.forget(name)
                 continue
-            reason = self._standstill.look(name, sight.pid, sight.page, limits[program.role])
+            limit_s = recovery.loop_hang_s if is_stopped else limits[program.role]
+            reason = self._standstill.look(name, sight.pid, sight.page, limit_s, is_stopped=is_stopped)
             if reason is not None:
                 self._obituary.write_verdict(program, sight.pid, reason)
                 self._announce(f"{program.title} hangs: {reason}; it is killed")

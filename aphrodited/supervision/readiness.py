@@ -1,14 +1,15 @@
 """Whether the daemon is ready, and what there is to say of it, from the pages and launch states of its programs.
 
     model     is what its engine nearest to serving is; settled if that serves, or if all its engines are parked
-    daemon    ready when every model is settled, every API worker is READY or parked, and one at least is READY
+    daemon    ready when every model but those that were unloaded is settled, every API worker is READY or parked, and
+              one at least is READY
 
 Reads nothing itself: it is given what each living process says. Knows neither systemd nor terminals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -61,13 +62,13 @@ def condition_of(sight: Sight | None) -> Condition:
     return Condition.STARTING
 
 
-def judge(programs: Sequence[Program], sights: Mapping[str, Sight]) -> Readiness:
-    """sights: of the programs that have a process now."""
+def judge(programs: Sequence[Program], sights: Mapping[str, Sight], unloaded: Collection[str] = ()) -> Readiness:
+    """sights: of the programs that have a process now.  unloaded: models that are not to be served."""
     conditions = {program.name: condition_of(sights.get(program.name)) for program in programs}
     api = [conditions[program.name] for program in programs if program.role is Role.API]
     models: dict[str, list[Program]] = {}
     for program in programs:
-        if program.role is Role.ENGINE and program.model is not None:
+        if program.role is Role.ENGINE and program.model is not None and program.model not in unloaded:
             models.setdefault(program.model, []).append(program)
     best = {
         model: min(engines, key=lambda e: _distance(conditions[e.name], sights.get(e.name)))
@@ -76,6 +77,7 @@ def judge(programs: Sequence[Program], sights: Mapping[str, Sight]) -> Readiness
     is_settled = all(conditions[engine.name] in (Condition.READY, Condition.PARKED) for engine in best.values())
     api_is_up = Condition.READY in api and all(each in (Condition.READY, Condition.PARKED) for each in api)
     texts = [_describe(model, conditions[engine.name], sights.get(engine.name)) for model, engine in best.items()]
+    texts += [f"{model} is unloaded" for model in sorted(unloaded)]
     if not api_is_up:
         texts.append(f"{api.count(Condition.READY)} of {len(api)} API workers ready")
     return Readiness(is_settled and api_is_up, "; ".join(texts), conditions)

@@ -112,6 +112,7 @@ class SupervisorClient:
             ) from error
 
 
+ALREADY_RUNNING = 60
 NOT_RUNNING = 70
 _SENTENCES = {  # fault codes of supervisor.xmlrpc.Faults, and what they say of a program
     6: "the daemon is stopping",
@@ -120,7 +121,7 @@ _SENTENCES = {  # fault codes of supervisor.xmlrpc.Faults, and what they say of 
     21: "program {name} has a file that cannot be run",
     40: "program {name} ended while it started",
     50: "program {name} could not be started",
-    60: "program {name} is running already",
+    ALREADY_RUNNING: "program {name} is running already",
     NOT_RUNNING: "program {name} is not running",
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import MutableMapping
 
 
@@ -38,6 +39,13 @@ class ServiceManager:
     def ready(self, status: str) -> None:
         self._last_status = status
         self._send("READY=1", f"STATUS={status}")
+
+    def reloading(self) -> None:
+        """Call `reloaded` when that is over."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def reloaded(self) -> None:
+        self._send("READY=1")
 
     def stopping(self, status: str) -> None:
         self._last_status = status

@@ -39,10 +39,13 @@ class StandstillWatch:
             self._seen.clear()
         self._looked_at_s = now_s
 
-    def look(self, program: str, pid: int, page: Page | None, limit_s: float) -> str | None:
+    def look(
+        self, program: str, pid: int, page: Page | None, limit_s: float, *, is_stopped: bool = False
+    ) -> str | None:
         """A sentence if the program has stood still for too long, else None.
 
         page: of this very process, None while it has none.  limit_s: unless the page itself allows more.
+        is_stopped: by a signal (state T); it will write no page then.
         """
         now_s = self._clock()
         num_ticks = page.num_ticks if page else -1
@@ -51,6 +54,8 @@ class StandstillWatch:
             self._seen[program] = _Seen(pid, num_ticks, now_s)
             return None
         still_s = now_s - seen.since_s
+        if page is None and is_stopped:
+            return f"was stopped {still_s:.0f} s ago, before it did anything" if still_s > limit_s else None
         if page is None:
             return f"wrote no page in {still_s:.0f} s" if still_s > START_LIMIT_S else None
         if still_s <= max(limit_s, page.allowance_s):

@@ -17,6 +17,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 
 from aphrodited.errors import ModelLoadError, RequestError
+from aphrodited.hub_cache import cached_snapshot, is_hub_id
 from aphrodited.tokenizer.chat_template import ChatTemplate, Message
 from aphrodited.tokenizer.facts import DEFAULT_TEMPLATE, TokenizerFacts
 from aphrodited.tokenizer.gguf_vocab import convert_gguf
@@ -28,11 +29,13 @@ MAX_SPECIAL_TOKEN_LENGTH = 256  # characters
 
 
 def load_tokenizer(model_path: Path) -> Tokenizer:
-    """The tokenizer of a .gguf file or of a directory in the Hugging Face layout.
+    """The tokenizer of a .gguf file, of a directory in the Hugging Face layout, or of a hub model that was downloaded.
 
     Raises ModelLoadError, naming the file and what is missing or wrong in it.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # or the library starts a pool of threads
+    if is_hub_id(model_path):
+        model_path = _downloaded(str(model_path))
     if not model_path.exists():
         raise ModelLoadError(f"{model_path} does not exist")
     fast, facts = read_directory(model_path) if model_path.is_dir() else convert_gguf(model_path)
@@ -42,6 +45,13 @@ def load_tokenizer(model_path: Path) -> Tokenizer:
         raise ModelLoadError(f"{model_path}: {error}") from None
     _give_memory_back()
     return tokenizer
+
+
+def _downloaded(hub_id: str) -> Path:
+    snapshot = cached_snapshot(hub_id)
+    if snapshot is None:
+        raise ModelLoadError(f"{hub_id}: is no path, and not in the cache of downloaded models; its engine downloads it")
+    return snapshot
 
 
 class Tokenizer:

@@ -1,7 +1,8 @@
 """An API worker process: puts clients, tokenizers and the HTTP application together on the shared listening socket.
 
     start      tokenizers, clients, then accept; READY once attached to every engine that serves
-    SIGTERM    accept no more, refuse what is new or held, let what runs finish for drain_timeout_s, end the rest
+    SIGTERM    accept no more, close each connection with its next answer, let what runs finish for drain_timeout_s, end
+               the rest; if the whole daemon stops, refuse what is new or held
     again      end the rest now
     SIGUSR2    write every thread's stack to the log
 """
@@ -15,7 +16,7 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -25,22 +26,27 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
+from aphrodited.api.admin_routes import Admin
 from aphrodited.api.app import create_app
 from aphrodited.api.auth import ApiKeys, check_exposure, read_keys
 from aphrodited.api.context import CONTEXT, Context
+from aphrodited.api.middleware import Traffic
 from aphrodited.api.served_model import Availability, ServedModel
 from aphrodited.api.server import serving
 from aphrodited.config.loader import daemon_paths, read_effective
 from aphrodited.config.schema import Config, ModelConfig
 from aphrodited.errors import EXIT_CONFIG, EXIT_OK, ConfigError
-from aphrodited.log import configure_logging, flush, get_logger
+from aphrodited.log import configure_logging, flush, get_logger, set_level
 from aphrodited.metrics import ApiMetrics, render_metrics
 from aphrodited.mq.client import MQAphroditeEngineClient, MqClientConfig
 from aphrodited.page import Page, PageWriter, Phase, read_page
 from aphrodited.paths import DaemonPaths
+from aphrodited.rulings import RulingsReader
+from aphrodited.supervision.desired import Desired, DesiredWatch
 from aphrodited.supervision.programs import programs
 from aphrodited.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from aphrodited.workers.availability import EngineAvailability
+from aphrodited.workers.live_config import follow_config
 
 log = get_logger()
 
@@ -48,6 +54,13 @@ TICK_S = 1.0
 STARTING_TICK_S = 0.05
 FAREWELL_S = 2.0
 """For error events to reach their clients after the drain ended."""
+
+LINGER_S = 1.0
+"""After its last answer, a worker waits so long for one more request on each connection: it is closed by that one's answer.
+Connections that are left then may break in the hands of a client that just takes one up again."""
+
+WITHHELD = {Desired.DRAINED: "draining", Desired.UNLOADED: "unloaded"}
+"""What an API client is told of a model that the operator does not want to take requests."""
 
 TOKENIZER_RETRY_S = 10.0
 TEXT_THREADS = 2
@@ -68,11 +81,14 @@ def main(arguments: list[str] | None = None) -> int:
         log.error("config_rejected", problems=error.problems)
         return EXIT_CONFIG
     configure_logging(role="api", program=options.program, level=config.logging.level)
+    follow_config(options.runtime_dir / "effective.json", lambda config: set_level(config.logging.level))
     paths = daemon_paths(config)
     page = PageWriter(paths.page(options.program))
     try:
         listening = adopt_socket(options.listen_fd)
         keys = read_keys(Path(config.api.keys_file)) if config.api.keys_file else None
+        admin_file = config.api.admin_keys_file
+        admin_keys = read_keys(Path(admin_file), "api.admin_keys_file") if admin_file else None
         check_exposure(config.api.host, keys is not None, config.api.allow_unauthenticated)
     except ConfigError as error:
         log.error("config_rejected", problems=error.problems)
@@ -80,7 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
         flush()
         return EXIT_CONFIG
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(ApiWorker(config, paths, options.program, page, keys).run(listening))
+        admin = Admin.of(config.api, paths.admin_socket, admin_keys, options.program)
+        runner.run(ApiWorker(config, paths, options.program, page, keys, admin).run(listening))
     page.close()
     return EXIT_OK
 
@@ -101,13 +118,20 @@ class ApiWorker:
     """One life of a worker."""
 
     def __init__(
-        self, config: Config, paths: DaemonPaths, program: str, page: PageWriter, keys: ApiKeys | None
+        self,
+        config: Config,
+        paths: DaemonPaths,
+        program: str,
+        page: PageWriter,
+        keys: ApiKeys | None,
+        admin: Admin,
     ) -> None:
         self._config = config
         self._paths = paths
         self._program = program
         self._page = page
         self._keys = keys
+        self._admin = admin
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._models: dict[str, ServedModel] = {}
@@ -151,13 +175,19 @@ class ApiWorker:
         )
         stack.callback(client.close)
         await client.wait_until_running(0)
+        rulings = RulingsReader(self._paths.model(model.name).rulings)
+        withheld = self._withheld(model)
         if tokenizer is None:
-            return ServedModel(model.name, client, None, lambda: Availability("parked", None, defect))
-        return ServedModel(model.name, client, tokenizer, availability)
+            return ServedModel(model.name, client, None, lambda: Availability("parked", None, defect), rulings, withheld)
+        return ServedModel(model.name, client, tokenizer, availability, rulings, withheld)
 
     def _availability(self, model: ModelConfig) -> EngineAvailability:
         engines = [program.name for program in programs(self._config) if program.model == model.name]
-        return EngineAvailability(engines, self._paths)
+        return EngineAvailability(engines, self._paths, desired=DesiredWatch(self._paths.model(model.name)))
+
+    def _withheld(self, model: ModelConfig) -> Callable[[], str]:
+        desired = DesiredWatch(self._paths.model(model.name))
+        return lambda: WITHHELD.get(desired(), "")
 
     async def _load_tokenizer(self, model: ModelConfig) -> tuple[Tokenizer | None, str]:
         try:
@@ -185,6 +215,7 @@ class ApiWorker:
             self._config.api,
             self._config.recovery,
             keys=self._keys,
+            admin=self._admin,
             metrics=ApiMetrics(self._paths.metrics_dir, self._program),
             render_metrics=lambda: render_metrics(self._paths.metrics_dir, self._pages()),
         )
@@ -207,7 +238,7 @@ class ApiWorker:
             return Phase.STARTING
         self._is_ready = self._is_ready or self._is_attached()
         phase = Phase.READY if self._is_ready else Phase.STARTING
-        phase = Phase.DRAINING if context.admission.is_stopping else phase
+        phase = Phase.DRAINING if self._stop.is_set() else phase
         self._page.update(
             phase=phase,
             num_running=context.traffic.num_running,
@@ -229,15 +260,28 @@ class ApiWorker:
     async def _drain(self, context: Context) -> None:
         timeout_s = self._config.api.drain_timeout_s
         log.info("drain_started", num_running=context.traffic.num_running, timeout_s=timeout_s)
-        context.admission.stop()
+        context.traffic.is_ending = True
+        others_take_over = not self._paths.stopping.exists()
+        if not others_take_over:
+            context.admission.stop()
         self._show()
-        waits = [asyncio.create_task(context.traffic.idle.wait()), asyncio.create_task(self._hurry.wait())]
+        is_done = _when_idle(context.traffic, LINGER_S if others_take_over else 0.0)
+        waits = [asyncio.create_task(is_done), asyncio.create_task(self._hurry.wait())]
         await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         num_ended = context.admission.end_running()
         if num_ended:
             log.warning("requests_ended", num_requests=num_ended)
         await asyncio.wait(waits[:1], timeout=FAREWELL_S)
         await _cancelled(waits)
+
+
+async def _when_idle(traffic: Traffic, linger_s: float) -> None:
+    """Return when nothing has run for so long."""
+    num_begun = -1
+    while traffic.num_running or num_begun != traffic.num_begun:
+        await traffic.idle.wait()
+        num_begun = traffic.num_begun
+        await asyncio.sleep(linger_s)
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:

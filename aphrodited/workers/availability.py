@@ -13,6 +13,7 @@ from aphrodited.api.served_model import Availability
 from aphrodited.health.probes import Look, look_at
 from aphrodited.health.states import LAUNCH_STATES, PHASE_STATES, State, nearest_to_serving
 from aphrodited.paths import DaemonPaths
+from aphrodited.supervision.desired import Desired
 from aphrodited.supervision.ledger import boottime_s
 from aphrodited.supervision.program_state import LaunchState, read_program_state
 
@@ -22,7 +23,10 @@ RESPAWN_S = 3.0
 
 
 class EngineAvailability:
-    """Call it for the Availability of a model now, by the names of its engine programs: that of the best of them."""
+    """Call it for the Availability of a model now, by the names of its engine programs: that of the best of them.
+
+    desired: what the operator wants of the model.
+    """
 
     def __init__(
         self,
@@ -30,9 +34,12 @@ class EngineAvailability:
         paths: DaemonPaths,
         clock: Callable[[], float] = time.monotonic,
         boottime: Callable[[], float] = boottime_s,
+        *,
+        desired: Callable[[], Desired] = lambda: Desired.SERVED,
     ) -> None:
         self._programs = programs
         self._paths = paths
+        self._desired = desired
         self._clock = clock
         self._boottime = boottime
         self._read_at_s: float | None = None
@@ -40,6 +47,8 @@ class EngineAvailability:
         self._known = Availability("starting", 0.0)
 
     def __call__(self) -> Availability:
+        if self._desired() is Desired.UNLOADED:
+            return Availability("unloaded", None)
         now_s = self._clock()
         if self._read_at_s is None or now_s - self._read_at_s >= MAX_AGE_S:
             self._read_at_s = now_s

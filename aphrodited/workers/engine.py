@@ -1,6 +1,7 @@
 """The engine process: loads one model, becomes its next generation, serves it until it is told to stop.
 
-With standbys configured, an engine that has loaded while another one serves waits for that one's end.
+With standbys configured, an engine that has loaded while another one serves waits for that one's end. One that stops hands
+over at once: its successor takes what is new while it finishes what it has.
 
     SIGTERM, SIGINT    while loading or waiting: end at once; later: finish what runs, then leave; again: leave at once
     SIGUSR2            write every thread's stack to stderr
@@ -40,15 +41,17 @@ from aphrodited.errors import (
     ConfigError,
     DeviceLostError,
 )
-from aphrodited.interfaces import EngineBackend
-from aphrodited.log import configure_logging, flush, get_logger, set_generation
+from aphrodited.flight import FlightRecorder
+from aphrodited.interfaces import EngineBackend, ModelFacts
+from aphrodited.log import configure_logging, flush, get_logger, set_generation, set_level
 from aphrodited.mq.endpoints import Generation, GenerationTakenError, check_socket_paths, is_served, promote
 from aphrodited.mq.engine import MQAphroditeEngine
 from aphrodited.mq.standby import wait_for_promotion
 from aphrodited.page import PageWriter, Phase
 from aphrodited.paths import DaemonPaths, ModelPaths
-from aphrodited.supervision.desired import Desired, read_desired
+from aphrodited.supervision.desired import read_desired
 from aphrodited.supervision.programs import programs
+from aphrodited.workers.live_config import follow_config
 
 log = get_logger()
 
@@ -56,7 +59,7 @@ LEAVE_EARLY_S = 2.0
 """A stopping engine gives up on running requests this long before it would be killed."""
 
 
-def serve(config: Config, paths: DaemonPaths, model: ModelConfig, page: PageWriter) -> None:
+def serve(config: Config, paths: DaemonPaths, model: ModelConfig, program: str, page: PageWriter) -> None:
     """Load, promote and run one model's engine; returns when it was told to stop."""
     model_paths = paths.model(model.name)
     check_socket_paths(model_paths)
@@ -66,12 +69,18 @@ def serve(config: Config, paths: DaemonPaths, model: ModelConfig, page: PageWrit
 
     report(0.0, "starting")
     is_spare = model.num_standbys > 0 and is_served(model_paths)
+    gc.disable()  # hardly anything of what loading makes is garbage
     with closing(create_backend(model, paths.cache_dir, report, gently=is_spare)) as backend:
         gc.collect()
         gc.freeze()  # what loading made stays: no collection during a step walks over it
+        gc.enable()
+        page.update(is_deterministic=backend.facts.deterministic, message=caveat(backend.facts))
         with closing(_become_active(model, model_paths, page)) as generation:
             set_generation(generation.number)
-            _serve_generation(config, backend, generation, page)
+            flight = FlightRecorder(paths.flights_dir, program, generation.number, backend.facts.max_num_seqs)
+            with closing(flight):
+                _serve_generation(config, backend, generation, page, flight)
+            flight.remove()
 
 
 def _become_active(model: ModelConfig, paths: ModelPaths, page: PageWriter) -> Generation:
@@ -80,12 +89,14 @@ def _become_active(model: ModelConfig, paths: ModelPaths, page: PageWriter) -> G
         return promote(paths)
 
     def tick() -> None:
-        page.update(phase=Phase.STANDBY, progress=1.0, message="")
+        page.update(phase=Phase.STANDBY, progress=1.0)
 
-    return wait_for_promotion(paths, is_wanted=lambda: read_desired(paths) is Desired.SERVED, on_tick=tick)
+    return wait_for_promotion(paths, is_wanted=lambda: read_desired(paths).wants_engines, on_tick=tick)
 
 
-def _serve_generation(config: Config, backend: EngineBackend, generation: Generation, page: PageWriter) -> None:
+def _serve_generation(
+    config: Config, backend: EngineBackend, generation: Generation, page: PageWriter, flight: FlightRecorder
+) -> None:
     engine = MQAphroditeEngine(
         backend,
         generation,
@@ -93,6 +104,7 @@ def _serve_generation(config: Config, backend: EngineBackend, generation: Genera
         config.mq,
         hang_min_s=config.recovery.hang_min_s,
         drain_timeout_s=max(0.0, config.recovery.engine_stop_timeout_s - LEAVE_EARLY_S),
+        flight=flight,
     )
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -100,8 +112,13 @@ def _serve_generation(config: Config, backend: EngineBackend, generation: Genera
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    page.update(progress=1.0, message="")
+    page.update(progress=1.0)
     engine.run()
+
+
+def caveat(facts: ModelFacts) -> str:
+    """What an operator ought to know of an engine that serves; most often nothing."""
+    return "" if facts.deterministic else f"not deterministic: {facts.nondeterminism or 'the backend gives no reason'}"
 
 
 def exit_code_of(error: Exception) -> int:
@@ -130,17 +147,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flush()
         return EXIT_CONFIG
     configure_logging(role="engine", program=options.program, level=config.logging.level, model=model.name)
+    follow_config(options.runtime_dir / "effective.json", lambda config: set_level(config.logging.level))
     paths = daemon_paths(config)
     with closing(PageWriter(paths.page(options.program))) as page:
-        code = _serve_to_the_end(config, paths, model, page)
+        code = _serve_to_the_end(config, paths, model, options.program, page)
     flush()
     return code
 
 
-def _serve_to_the_end(config: Config, paths: DaemonPaths, model: ModelConfig, page: PageWriter) -> int:
+def _serve_to_the_end(
+    config: Config, paths: DaemonPaths, model: ModelConfig, program: str, page: PageWriter
+) -> int:
     """The exit code. The cause is on the page and in the log."""
     try:
-        serve(config, paths, model, page)
+        serve(config, paths, model, program, page)
     except Exception as error:  # the process ends here, and its exit code says how
         cause = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         code = exit_code_of(error)

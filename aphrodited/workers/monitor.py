@@ -24,9 +24,11 @@ from aphrodited.health.events import EventPublisher
 from aphrodited.health.filewatch import FileWatch
 from aphrodited.health.monitor import Monitor
 from aphrodited.health.server import HealthRoutes
-from aphrodited.log import configure_logging, get_logger
+from aphrodited.log import configure_logging, get_logger, set_level
+from aphrodited.metrics import MonitorMetrics
 from aphrodited.page import PageWriter, Phase
 from aphrodited.paths import DaemonPaths
+from aphrodited.workers.live_config import follow_config
 
 log = get_logger()
 _BIND_RETRY_S = 5.0
@@ -65,7 +67,8 @@ async def run(config: Config, paths: DaemonPaths, page: PageWriter) -> None:
         stack.callback(context.term)
         publisher = EventPublisher(context, paths.events_endpoint)
         stack.callback(publisher.close)
-        monitor = Monitor(config, paths, publisher.publish)
+        monitor = Monitor(config, paths, publisher.publish, metrics=MonitorMetrics(paths.metrics_dir))
+        follow_config(paths.effective_config, lambda config: _take(config, monitor))
         stack.callback(follow_ledger(monitor, loop))
         routes = HealthRoutes(monitor)
         admin = await _started_runner(routes.application(admin=True), stack)
@@ -78,6 +81,12 @@ async def run(config: Config, paths: DaemonPaths, page: PageWriter) -> None:
         log.info("monitor_started", num_models=len(config.models))
         await look_in_rounds(monitor, page, config.monitor.interval_s, stop)
     log.info("monitor_stopped", num_rounds=monitor.num_rounds)
+
+
+def _take(config: Config, monitor: Monitor) -> None:
+    """What of a reloaded configuration the monitor takes without a restart."""
+    set_level(config.logging.level)
+    monitor.config = config
 
 
 async def look_in_rounds(monitor: Monitor, page: PageWriter, interval_s: float, stop: asyncio.Event) -> None:

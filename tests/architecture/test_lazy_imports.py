@@ -39,6 +39,11 @@ def test_what_only_talks_never_loads_torch(module: str) -> None:
     assert loaded_by(f"import {module}", {"torch", "numba"}) == set()
 
 
+def test_all_that_the_supervisor_loads_is_small() -> None:
+    modules = ("aphrodited.cli.aphrodited", "aphrodited.engine.standby_choice", "aphrodited.supervision.supervise")
+    assert loaded_by("\n".join(f"import {module}" for module in modules), HEAVY - {"supervisor"}) == set()
+
+
 def test_every_public_torch_free_name_resolves_without_torch() -> None:
     names = ["MQAphroditeEngineClient", "MQAphroditeEngine", "ENGINE_DEAD_ERROR", "SamplingParams", "launch_engine"]
     statement = f"import aphrodited\nfor name in {names}: getattr(aphrodited, name)"

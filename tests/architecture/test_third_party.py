@@ -10,7 +10,7 @@ import pytest
 from tests.support.sources import PACKAGE, ROOT, modules, place
 
 CONFINED: dict[str, set[str]] = {
-    "aiohttp": {"api", "health", "workers", "bench"},
+    "aiohttp": {"api", "health", "workers", "bench", "chaos"},
     "gguf": {"loaders"},
     "huggingface_hub": {"loaders", "tokenizer"},
     "jinja2": {"tokenizer"},

@@ -10,7 +10,7 @@ from aphrodited.health.states import Action
 from aphrodited.paths import engine_program
 from aphrodited.procfs import is_same_process, process_start_ticks
 from aphrodited.supervision.ledger import Verdict
-from tests.support.daemons import wait_until
+from tests.support.daemons import STALLING_DAEMON, wait_until
 from tests.support.real_daemon import MARKER, real_daemon
 
 ENGINE = engine_program("tiny", 0)
@@ -103,9 +103,9 @@ def test_a_process_that_ignores_the_abort_is_killed(daemon):
 
 @pytest.mark.timeout(150)
 def test_a_slow_prefill_that_moves_is_never_judged(daemon):
-    """Its first token takes a minute, thirty times recovery.hang_min_s."""
+    """Its first token takes twenty seconds, ten times recovery.hang_min_s."""
     pid = daemon.engine().pid
-    status, answer = daemon.complete([MARKER, MARKER, SLOW, 60], timeout_s=120)
+    status, answer = daemon.complete([MARKER, MARKER, SLOW, 20], timeout_s=120)
     assert status == 200
     assert answer["usage"]["completion_tokens"] == 8
     assert daemon.engine().pid == pid
@@ -121,6 +121,22 @@ def test_a_stopped_api_worker_is_replaced_and_the_other_one_serves(daemon):
     assert (daemon.pid("api-1"), daemon.pid("engine")) == others
     assert "hang" in daemon.process_status("api-0").last_exit.cause
     assert daemon.complete()[0] == 200
+
+
+def test_an_api_worker_whose_loop_is_blocked_is_dumped_aborted_and_replaced_while_the_other_one_serves():
+    with real_daemon(entry=STALLING_DAEMON) as daemon:
+        pid, others = daemon.pid("api-0"), (daemon.pid("api-1"), daemon.pid("engine"))
+        os.kill(pid, signal.SIGUSR1)
+        wait_until(lambda: daemon.process_status("api-0").state == "suspect", what="suspicion")
+        wait_until(lambda: actions_on(daemon, pid)[-1] == Action.ABORT, what="the abort")
+        wait_until(lambda: daemon.process_status("api-0").state == "ready", what="its successor")
+        assert actions_on(daemon, pid) == [Action.SUSPECT, Action.DUMP, Action.ABORT]
+        assert "in stand_still" in daemon.log("api-0")  # where it stood
+        (death,) = daemon.deaths("api-0")
+        assert (death.signal, death.pid) == ("SIGABRT", pid)
+        assert death.cause.startswith("hang: no progress for")
+        assert (daemon.pid("api-1"), daemon.pid("engine")) == others
+        assert daemon.complete()[0] == 200
 
 
 def test_a_stopped_monitor_is_replaced_and_nobody_else_notices(daemon):

@@ -30,6 +30,7 @@ from aphrodited.mq.messages import (
     EngineDead,
     EngineEvent,
     EventKind,
+    HandingOver,
     RequestFailed,
     StepOutputs,
     Submit,
@@ -418,8 +419,11 @@ async def test_a_greeting_is_repeated_until_it_is_answered(model_paths: ModelPat
         client.context.term()
 
 
-async def test_a_hand_over_lets_the_old_engine_finish(model_paths: ModelPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "RUNNING_POLL_S", 0.02)
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_hand_over_lets_the_old_engine_finish(
+    model_paths: ModelPaths, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    monkeypatch.setattr(follower, "RUNNING_POLL_S", 3600 if told else 0.02)
     with scripted_engine(model_paths) as old:
         client = make_client(model_paths)
         answers = client.generate(PROMPT, params(), "r")
@@ -427,6 +431,10 @@ async def test_a_hand_over_lets_the_old_engine_finish(model_paths: ModelPaths, m
         submit = await old.next_submit()
         old.send(StepOutputs(0, [token(submit.number, 5)]))
         await first
+        if told:
+            old.send(HandingOver())
+            await wait_until(lambda: not client.is_running)
+            assert not client.errored
         old.hand_over()
         with scripted_engine(model_paths) as new:
             await wait_until(lambda: client.generation == new.generation)
@@ -436,7 +444,11 @@ async def test_a_hand_over_lets_the_old_engine_finish(model_paths: ModelPaths, m
             assert (await other).outputs[0].token_ids == [8]
             old.send(StepOutputs(1, [token(submit.number, 6, FinishReason.STOP)]))
             assert (await last_of(answers)).outputs[0].token_ids == [5, 6]
-            await wait_until(lambda: old.detached == old.attached)
+            if told:
+                old.send(EngineDead("the engine was stopped"))
+            await wait_until(lambda: len(client._start().connections) == 1)
+            await wait_until(lambda: old.detached == ([] if told else old.attached))
+            assert client.is_running
             client.context.term()
 
 

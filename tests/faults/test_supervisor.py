@@ -7,12 +7,15 @@ import time
 
 import pytest
 
+from aphrodited.config.loader import read_effective
 from aphrodited.page import read_page
+from aphrodited.paths import engine_program
 from aphrodited.supervision.ledger import Reset, stamp
 from aphrodited.supervision.program_state import LaunchState
 from tests.support.daemons import CONFIG, Daemon, children_of, is_alive, wait_until
 
 ENGINE = "engine-8950abfd-0"
+OTHER_ENGINE = engine_program("other", 0)
 
 
 @pytest.fixture
@@ -101,6 +104,28 @@ def test_a_crash_looping_program_is_parked_and_the_others_serve(daemon):
     assert len(daemon.deaths("engine")) == 3
 
 
+def test_a_parked_program_is_probed_on_its_schedule_while_another_model_serves(make_daemon):
+    """After 1.2 and 2.4 s, then each 2.4 s; a reset does not wait for the next one."""
+    config = CONFIG.replace("api:", "  - {{name: other, path: none, backend: 'null', standby: 0}}\napi:", 1)
+    daemon = make_daemon(config.replace("recovery: {{", "recovery: {{probe_minutes: [0.02, 0.04], ", 1))
+    daemon.behave(ENGINE, "crash")
+    daemon.start_ready()
+    bystander = daemon.pid(OTHER_ENGINE)
+    wait_until(lambda: len(daemon.deaths(ENGINE)) == 6, what="three strikes and three probes")
+    instants = [death.at_s for death in daemon.deaths(ENGINE)]
+    probes_s = [at_s - instants[2] for at_s in instants[3:]]
+    assert probes_s[0] >= 1.2
+    assert probes_s[1] >= 2.4
+    assert probes_s[2] >= 4.8
+    wait_until(lambda: (state := daemon.state(ENGINE)) and state.state is LaunchState.PARKED, what="parked again")
+    assert daemon.state(ENGINE).reason == "still parked: failed with an exception while starting"
+    assert daemon.pid(OTHER_ENGINE) == bystander
+    assert "api-" in daemon.ask()
+    daemon.behave(ENGINE, "work")
+    daemon.ledger.append(Reset(**stamp(ENGINE)))
+    wait_until(lambda: "the engine of tiny is ready" in daemon.said())
+
+
 def test_exit_78_parks_at_once_with_the_reason_from_the_page(daemon):
     daemon.behave(ENGINE, "config")
     daemon.start()
@@ -119,6 +144,18 @@ def test_a_parked_program_is_tried_again_when_somebody_asks(daemon, how):
     else:
         daemon.client.signal(ENGINE, signal.SIGUSR1)
     wait_until(lambda: "the engine of tiny is ready" in daemon.said())
+
+
+def test_a_stopped_launcher_is_killed_and_its_successor_waits_on(daemon):
+    daemon.behave(ENGINE, "config")
+    daemon.start()
+    wait_until(lambda: "is parked" in daemon.said())
+    launcher = daemon.pid(ENGINE)
+    os.kill(launcher, signal.SIGSTOP)
+    assert daemon.pid(ENGINE, other_than=launcher) != launcher
+    assert "ago, before it did anything; it is killed" in daemon.said()
+    wait_until(lambda: daemon.state(ENGINE).pid != launcher, what="what the next launcher says")
+    assert daemon.state(ENGINE).state is LaunchState.PARKED
 
 
 def test_stop_and_start_work_while_a_program_is_parked(daemon):
@@ -207,12 +244,34 @@ def test_kill_9_of_the_supervisor_takes_every_child_along_and_the_next_daemon_st
     assert "api-" in daemon.ask()
 
 
-def test_sighup_restarts_nothing(daemon):
+def test_sighup_reloads_the_file_and_restarts_nothing_without_need(daemon):
     daemon.start_ready()
     before = daemon.pids()
+    daemon.config.write_text(daemon.config.read_text().replace("loop_hang_s: 2", "loop_hang_s: 3"))
     daemon.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: "SIGHUP has no effect" in daemon.said())
+    wait_until(lambda: "aphrodited: reloaded" in daemon.said(), what="the reload")
+    assert "recovery.loop_hang_s: 2 -> 3  (at once)" in daemon.said()
+    assert read_effective(daemon.paths.effective_config).recovery.loop_hang_s == 3
     assert daemon.pids() == before
+
+
+def test_sighup_with_a_wrong_file_changes_nothing(daemon):
+    daemon.start_ready()
+    before = daemon.pids()
+    daemon.config.write_text("models: 3")
+    daemon.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: "the reload failed with exit code 78" in daemon.said(), what="the refusal")
+    assert "config.yaml:1:9: models: expected a list" in daemon.said()
+    assert daemon.pids() == before
+
+
+def test_sighups_while_it_starts_are_ignored(daemon):
+    daemon.start()
+    wait_until(lambda: "starting tiny" in daemon.said())
+    while "ready on" not in daemon.said():
+        daemon.process.send_signal(signal.SIGHUP)
+        time.sleep(0.005)
+    assert not daemon.deaths()
 
 
 def test_a_monitor_whose_loop_stands_still_is_killed(daemon):

@@ -57,7 +57,10 @@ def test_the_transport_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture
     assert line["benchmark"] == "transport"
     assert line["tokens_per_second"] > 0
     assert line["requests_per_minute"] > 0
-    assert "client_cpu_us_per_token" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    for hop in ("client", "engine", "http_worker", "http_client"):
+        assert f"{hop}_cpu_us_per_token" in told
+        assert line[f"{hop}_cpu_us_per_token"] >= 0
 
 
 @pytest.mark.timeout(120)
@@ -68,4 +71,7 @@ def test_a_real_daemon_is_measured(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert line["ratios"]["http/sync"] > 0
     assert line["requests_per_second"] > 0
     assert set(line["rounds"][0]["inter_token_ms"]) == {"p50", "p90", "p99"}
-    assert "time to first token" in capfd.readouterr().out
+    assert set(line["cpu_us_per_token"]) == {"engine", "api", "client", "sync"}
+    told = capfd.readouterr().out
+    assert "time to first token" in told
+    assert "of a core used by the client" in told

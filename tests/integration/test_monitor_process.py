@@ -51,7 +51,7 @@ class MonitorProcess:
         page = read_page(self.paths.page(MONITOR_PROGRAM))
         return page if page and page.pid == self.process.pid else None
 
-    def ask(self, path, method="GET", *, admin=False):
+    def ask(self, path, method="GET", *, admin=False, body=None):
         if admin:
             connection = http.client.HTTPConnection("localhost")
             connection.sock = socket.socket(socket.AF_UNIX)
@@ -60,15 +60,15 @@ class MonitorProcess:
             wait_until(lambda: self.page().message.startswith("listening on"), what="the port")
             connection = http.client.HTTPConnection("127.0.0.1", int(self.page().message.rpartition(":")[2]), timeout=10)
         try:
-            connection.request(method, path)
+            connection.request(method, path, None if body is None else json.dumps(body))
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
             connection.close()
 
-    def json(self, path, method="GET", *, admin=False):
-        status, body = self.ask(path, method, admin=admin)
-        return status, json.loads(body)
+    def json(self, path, method="GET", *, admin=False, body=None):
+        status, answer = self.ask(path, method, admin=admin, body=body)
+        return status, json.loads(answer)
 
     def close(self) -> None:
         self.process.kill()
@@ -143,6 +143,22 @@ def test_reset_is_for_the_admin_socket_and_goes_to_the_ledger(monitor):
     status, body = monitor.json("/reset?role=nothing", "POST", admin=True)
     assert status == 400
     assert "nothing" in body["error"]["message"]
+
+
+def test_orders_are_for_the_admin_socket_and_need_a_daemon(monitor):
+    order = {"model": "demo"}
+    assert monitor.json("/model/unload", "POST", body=order)[0] == 404
+    for path, body, status, code in (
+        ("/model/load", order, 503, "supervisor_down"),
+        ("/model/load?wait=x", order, 400, "invalid_request_error"),
+        ("/model/load?wait=601", order, 400, "invalid_request_error"),
+        ("/model/load", {"model": "nobody"}, 404, "not_found"),
+        ("/model/load", {}, 400, "invalid_request_error"),
+        ("/model/forget", order, 404, "not_found"),
+    ):
+        answered, answer = monitor.json(path, "POST", admin=True, body=body)
+        assert (answered, answer["error"]["code"]) == (status, code)
+    assert monitor.json("/readyz", admin=True)[1]["models"]["demo"]["state"] == "stopped"
 
 
 def test_a_death_in_the_ledger_is_published_with_its_cause(monitor, subscriber):

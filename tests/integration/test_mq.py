@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -332,6 +334,25 @@ def test_a_client_made_outside_a_loop_works_inside_one(engine: EngineProcess) ->
     assert last.finished
 
 
+DROPS_ITS_CLIENT = """
+import asyncio, gc, sys
+from aphrodited import MQAphroditeEngineClient, SamplingParams
+
+async def ask():
+    client = MQAphroditeEngineClient(sys.argv[1])
+    assert await client.wait_until_running(10)
+    return [answer async for answer in client.generate([1, 2, 3], SamplingParams(max_tokens=3), "r")][-1].finished
+
+print(asyncio.run(ask()), gc.collect() > 0, flush=True)
+"""
+
+
+def test_a_client_that_nobody_closed_lets_its_process_go_on_and_end(engine: EngineProcess) -> None:
+    command = [sys.executable, "-c", DROPS_ITS_CLIENT, str(engine.model_paths.folder)]
+    done = subprocess.run(command, timeout=30, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True True\n", "")
+
+
 async def test_a_client_without_an_engine_says_so(tmp_path: Path) -> None:
     client = MQAphroditeEngineClient(str(tmp_path), MqClientConfig(start_timeout_s=0.1))
     try:
@@ -382,14 +403,15 @@ async def test_ten_lives_leave_nothing_behind() -> None:
 async def test_a_stopping_engine_finishes_what_runs() -> None:
     with engine_process(step_s=0.01) as engine:
         engine.start_and_wait()
-        client = make_client(engine)
+        client = make_client(engine, start_timeout_s=0.05)
         answers = client.generate(PROMPT, params(50), "r")
         await anext(answers)
         engine.signal(signal.SIGTERM)
-        await wait_until(lambda: engine.page().phase is Phase.DRAINING)
+        await wait_until(lambda: not client.is_running)
+        assert engine.page().phase is Phase.DRAINING
         with pytest.raises(EngineError) as refused:
             await last_of(client.generate(PROMPT, params(), "late"))
-        assert (refused.value.code, refused.value.http_status) == ("SHUTTING_DOWN", 503)
+        assert (refused.value.code, refused.value.http_status) == ("ENGINE_STARTING", 503)
         assert (await last_of(answers)).outputs[0].finish_reason is FinishReason.LENGTH
         assert await asyncio.to_thread(engine.wait) == EXIT_OK
         await wait_until(lambda: client.errored)
@@ -412,6 +434,27 @@ async def test_a_stop_ends_long_requests_in_time(num_signals: int) -> None:
             await last_of(answers)
         assert ended.value.code == "SHUTTING_DOWN"
         assert await asyncio.to_thread(engine.wait, 10) == EXIT_OK
+        client.context.term()
+
+
+async def test_a_stopping_engine_drains_beside_its_successor() -> None:
+    """One client: what runs goes on in the old one, what is new goes to the next, which another client finds too."""
+    with engine_process(step_s=0.02, stop_timeout_s=60) as engine:
+        engine.start_and_wait()
+        client = make_client(engine)
+        answers = client.generate(PROMPT, params(200), "r")
+        await anext(answers)
+        old = engine._process
+        assert old is not None
+        engine.signal(signal.SIGTERM)
+        await wait_until(lambda: not client.is_running)
+        assert await asyncio.to_thread(engine.start_and_wait) == 2
+        assert (await last_of(client.generate(PROMPT, params(), "new"))).finished
+        assert old.poll() is None
+        assert (await last_of(answers)).outputs[0].finish_reason is FinishReason.LENGTH
+        assert await asyncio.to_thread(old.wait, 10) == EXIT_OK
+        await wait_until(lambda: client._follower is not None and len(client._follower.connections) == 1)
+        assert (client.generation, client.errored) == (2, False)
         client.context.term()
 
 

@@ -1,6 +1,7 @@
 """The units as systemd understands them, and the daemon under a real systemd in namespaces of its own."""
 
 import json
+import re
 import shutil
 import stat
 import subprocess
@@ -22,7 +23,7 @@ def test_the_units_have_no_mistakes(tmp_path):
     """With a program that exists here in place of the installed one: verify wants to see it."""
     for path in UNITS.iterdir():
         (tmp_path / path.name).write_text(
-            path.read_text().replace("/opt/aphrodited/.venv/bin/aphrodited", "/usr/bin/true")
+            re.sub(r"/opt/aphrodited/\.venv/bin/\w+", "/usr/bin/true", path.read_text())
         )
     units = [str(path) for path in sorted(tmp_path.iterdir())]
     result = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True)
@@ -48,6 +49,8 @@ DROP_IN = """
 [Service]
 ExecStart=
 ExecStart={python} -m aphrodited.cli.aphrodited --config /etc/aphrodited/config.yaml
+ExecReload=
+ExecReload={python} -m aphrodited.cli.aphroditectl --config /etc/aphrodited/config.yaml reload --wait
 WorkingDirectory={root}
 Environment=PYTHONPATH={root} PYTHONDONTWRITEBYTECODE=1
 # The checkout and its Python may lie in a home directory, and be readable by their owner alone.
@@ -148,6 +151,30 @@ def test_a_wrong_configuration_fails_once_and_is_not_tried_again(unit):
     assert unit.show("aphrodited.service", "ExecMainStatus") == "78"
     assert unit.show("aphrodited.service", "ActiveState") == "failed"
     assert unit.show("aphrodited.service", "NRestarts") == "0"
+
+
+@pytest.mark.timeout(120)
+def test_a_reload_brings_new_values_into_force_or_fails_and_changes_nothing(unit):
+    assert unit.run("systemctl", "start", "aphrodited.service").returncode == 0, output(unit)
+    main_pid = unit.show("aphrodited.service", "MainPID")
+    unit.run("sh", "-c", "echo 'api: {max_choices: 2}' >> /etc/aphrodited/config.yaml")
+    assert unit.run("systemctl", "reload", "aphrodited.service").returncode == 0, output(unit)
+    effective = json.loads(unit.run("cat", "/run/aphrodited/effective.json").stdout)
+    assert effective["api"]["max_choices"] == 2
+    assert "choices" in chat(unit)
+    unit.run("sh", "-c", "echo 'logging: {level: debug}' >> /etc/aphrodited/config.yaml")
+    as_root = ("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "aphrodited.cli.aphroditectl")
+    assert unit.run(*as_root, "--config", "/etc/aphrodited/config.yaml", "reload", "--wait").returncode == 0
+    owners = unit.run("stat", "-c", "%u %a", "/run/aphrodited/daemon.lock", "/run/aphrodited/effective.json").stdout
+    assert len(set(owners.splitlines())) == 1, owners
+    unit.run("sh", "-c", "echo 'nonsense: 1' >> /etc/aphrodited/config.yaml")
+    assert unit.run("systemctl", "reload", "aphrodited.service").returncode != 0
+    assert "nonsense: unknown key" in output(unit)
+    unit.run("kill", "-HUP", main_pid)
+    wait_until(lambda: "the reload failed with exit code 78" in output(unit), 30, "the refusal of SIGHUP")
+    wait_until(lambda: unit.show("aphrodited.service", "ActiveState") == "active", 30, "the end of the reload")
+    assert unit.show("aphrodited.service", "MainPID") == main_pid
+    assert "choices" in chat(unit)
 
 
 @pytest.mark.timeout(120)

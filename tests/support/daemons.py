@@ -22,6 +22,7 @@ from aphrodited.supervision.runtime_dir import end_leftovers
 
 SUPPORT = Path(__file__).parent
 FAKE_DAEMON = (sys.executable, str(SUPPORT / "fake_daemon.py"))
+STALLING_DAEMON = (sys.executable, str(SUPPORT / "stalling_daemon.py"))
 REAL_DAEMON = (sys.executable, "-m", "aphrodited.cli.aphrodited")
 
 CONFIG = """

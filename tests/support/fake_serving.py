@@ -15,7 +15,7 @@ from typing import Any
 from aphrodited.errors import EngineStartingError, MQEngineDeadError, RequestError
 from aphrodited.interfaces import ModelFacts, PromptInput
 from aphrodited.outputs import EmbeddingOutput, FinishReason, TokenLogprobs, TokenOutput
-from aphrodited.request import GenerateRequest
+from aphrodited.request import EncodeRequest, EngineRequest, GenerateRequest
 from aphrodited.sampling_params import SamplingParams
 
 VOCAB_SIZE = 0x500
@@ -90,6 +90,8 @@ class FakeEngineClient:
         self.num_open = 0
         self.max_open = 0
         self.encode_calls: list[tuple[list[int], str, str, bool, int]] = []
+        self.fingerprints: list[bytes] = []  # of those
+        self.alone_untils: list[int] = []
 
     async def wait_until_running(self, timeout_s: float) -> bool:
         until_s = asyncio.get_running_loop().time() + timeout_s
@@ -98,7 +100,12 @@ class FakeEngineClient:
         return self.is_running
 
     @asynccontextmanager
-    async def open(self, request: GenerateRequest) -> AsyncIterator[FakeSource]:
+    async def open(self, request: EngineRequest) -> AsyncIterator[FakeSource | FakeEmbedder]:
+        if isinstance(request, EncodeRequest):
+            self.fingerprints.append(request.fingerprint)
+            self.alone_untils.append(request.alone_until)
+            yield FakeEmbedder(self, request)
+            return
         self.requests.append(request)
         params = request.sampling_params
         self.calls.append((request.prompt_token_ids, params, request.request_id, request.priority))
@@ -155,6 +162,25 @@ class FakeEngineClient:
 
     def close(self) -> None:
         self.is_running = False
+
+
+class FakeEmbedder:
+    """The one output of an EncodeRequest."""
+
+    def __init__(self, engine: FakeEngineClient, request: EncodeRequest) -> None:
+        self._engine = engine
+        self._request = request
+
+    async def get(self) -> TokenOutput:
+        asked = self._request
+        output = await self._engine.encode(
+            asked.prompt_token_ids,
+            asked.request_id,
+            pooling=asked.pooling,
+            normalize=asked.normalize,
+            priority=asked.priority,
+        )
+        return TokenOutput(1, [], FinishReason.STOP, embedding=output.data)
 
 
 class FakeSource:

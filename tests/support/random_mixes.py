@@ -13,6 +13,7 @@ from torch import Tensor
 
 from aphrodited.engine.aphrodite_engine import AphroditeEngine
 from aphrodited.engine.kv_cache_pool import kv_block_bytes
+from aphrodited.engine.windows import least_held
 from aphrodited.models.causal_lm import CausalLM
 from aphrodited.outputs import TokenLogprobs
 from aphrodited.request import EncodeRequest, GenerateRequest, Pooling
@@ -169,7 +170,9 @@ def answers_in_company(
 
 
 def _random_engine(model: CausalLM, rng: random.Random) -> Witness:
-    num_blocks = rng.choice([32, 33, 36, 300])  # 32 hold one sequence of MAX_MODEL_LEN
+    window = model.config.widest_window
+    least = MAX_MODEL_LEN // BLOCK_SIZE if window is None else least_held(window, BLOCK_SIZE)  # for one sequence
+    num_blocks = rng.choice([least, least + 1, least + 4, 300])
     return Witness.of(
         model,
         max_num_seqs=rng.choice([2, 8, 16, 64]),

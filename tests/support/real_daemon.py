@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ MARKER = VOCAB_SIZE - 1  # begins a drill, see engine.null_backend
 CONFIG = """
 models:
 {models}
-api: {{port: 0, workers: 2, drain_timeout_s: 3}}
+api: {{port: 0, workers: 2, drain_timeout_s: {drain_s}}}
 monitor: {{port: 0, interval_s: 0.2}}
 recovery: {{on_engine_death: {on_death}, hang_min_s: 2, loop_hang_s: 3, ladder_step_s: 0.5, strike_delay_s: 0.2, hold_timeout_s: 20, engine_stop_timeout_s: 4, max_deaths: 100{recovery}}}
 paths: {{runtime_dir: {folder}/run, state_dir: {folder}/state}}
@@ -39,6 +40,7 @@ class RealDaemon(Daemon):
     """models: names, each of a null engine with a tiny tokenizer. step_s: seconds each of its steps takes.
 
     on_death: recovery.on_engine_death.  embedded: further models by name and path, of the real engine.  standby: of each model.
+    drain_s: api.drain_timeout_s.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class RealDaemon(Daemon):
         on_death: str = "fail",
         embedded: dict[str, Path] | None = None,
         standby: int = 0,
+        drain_s: float = 3,
+        entry: tuple[str, ...] = REAL_DAEMON,
     ) -> None:
-        super().__init__("", REAL_DAEMON)
+        super().__init__("", entry)
         self.models = models or ("tiny",)
         lines = [
             f'  - {{name: {name}, path: {self.write_model(name, step_s)}, backend: "null", standby: {standby}}}'
@@ -61,7 +65,9 @@ class RealDaemon(Daemon):
         ]
         recovery = f", {recovery}" if recovery else ""
         self.config.write_text(
-            CONFIG.format(models="\n".join(lines), folder=self.folder, on_death=on_death, recovery=recovery)
+            CONFIG.format(
+                models="\n".join(lines), folder=self.folder, on_death=on_death, recovery=recovery, drain_s=drain_s
+            )
         )
 
     def write_model(self, name: str, step_s: float = 0.0) -> Path:
@@ -144,9 +150,9 @@ class RealDaemon(Daemon):
         return {name: len(os.listdir(f"/proc/{pid}/fd")) for name, pid in self.pids().items() if pid}
 
     def runtime_files(self) -> list[str]:
-        """Every file in the runtime directory, generations without their number."""
+        """Every file in the runtime directory, generations and flight records without their number."""
         run = self.paths.runtime_dir
-        names = (str(path.relative_to(run)) for path in run.rglob("*"))
+        names = (re.sub("^flights/.*", "flights/0", str(path.relative_to(run))) for path in run.rglob("*"))
         return sorted("/".join("N" if part.isdigit() else part for part in name.split("/")) for name in names)
 
     def group_members(self) -> set[int]:
@@ -168,6 +174,7 @@ class Stream:
     def __init__(self, port: int, body: dict[str, Any]) -> None:
         self.lines: list[tuple[float, str]] = []
         self.status: int | None = None
+        self.request_id: str | None = None
         self.failure: OSError | http.client.HTTPException | None = None
         self.ended_at_s: float | None = None
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -180,6 +187,7 @@ class Stream:
             self._connection.request("POST", "/v1/completions", self._body, {"Content-Type": "application/json"})
             answer = self._connection.getresponse()
             self.status = answer.status
+            self.request_id = answer.getheader("X-Request-ID")
             for line in answer:
                 if line.strip():
                     self.lines.append((time.monotonic(), line.decode().strip()))

@@ -16,11 +16,13 @@ EOS = 1
 class CheckedMemory:
     """Stands for model and KV cache: stores each token's prefix in its slot and reads back all before it.
 
-    The next token is a function of the tokens so far. `fails` are keys whose logits are not finite.
+    The next token is a function of the tokens so far. `fails` are keys whose logits are not finite. With a window only
+    what a token sees is read.
     """
 
-    def __init__(self, block_size):
+    def __init__(self, block_size, window=None):
         self.block_size = block_size
+        self.window = window
         self.slots = {}
         self.fails = set()
         self.num_computed = 0
@@ -40,7 +42,8 @@ class CheckedMemory:
             self.num_computed += entry.num_tokens
         for entry in batch.entries:
             tokens = tuple(entry.sequence.token_ids)
-            for position in range(entry.start + entry.num_tokens):
+            oldest = 0 if self.window is None else max(0, entry.start + 1 - self.window)
+            for position in range(oldest, entry.start + entry.num_tokens):
                 assert self.slots[self.slot(entry.sequence, position)] == hash(tokens[: position + 1])
             if entry.sequence.pooler is not None:
                 positions = range(entry.start, entry.start + entry.num_tokens)
@@ -68,24 +71,31 @@ class Rig:
     """A scheduler, its blocks and the checked memory."""
 
     def __init__(self, num_blocks=64, block_size=4, *, max_num_seqs=8, max_num_batched_tokens=32, max_num_waiting=100,
-                 enable_prefix_caching=True, max_model_len=None):  # fmt: skip
-        self.blocks = BlockManager(num_blocks, block_size, enable_prefix_caching=enable_prefix_caching)
+                 enable_prefix_caching=True, max_model_len=None, window=None):  # fmt: skip
+        self.blocks = BlockManager(
+            num_blocks,
+            block_size,
+            enable_prefix_caching=enable_prefix_caching,
+            window=window,
+            max_chunk=max_num_batched_tokens,
+        )
         self.scheduler = Scheduler(
             self.blocks,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_waiting=max_num_waiting,
         )
-        self.memory = CheckedMemory(block_size)
+        self.memory = CheckedMemory(block_size, window)
         self.max_model_len = max_model_len or num_blocks * block_size
         self.num_added = 0
 
-    def add(self, prompt, *, priority=0, num_replayed=0, **params):
-        request = GenerateRequest("g", list(prompt), SamplingParams(**params), priority, num_replayed)
+    def add(self, prompt, *, priority=0, num_replayed=0, alone_until=0, **params):
+        params = SamplingParams(**params)
+        request = GenerateRequest("g", list(prompt), params, priority, num_replayed, alone_until=alone_until)
         return self._add(request)
 
-    def add_encode(self, prompt, *, pooling, priority=0):
-        return self._add(EncodeRequest("e", list(prompt), pooling, normalize=False, priority=priority))
+    def add_encode(self, prompt, *, pooling, priority=0, alone_until=0):
+        return self._add(EncodeRequest("e", list(prompt), pooling, False, priority, alone_until=alone_until))
 
     def _add(self, request):
         key = self.num_added

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,7 +56,7 @@ class ScriptedEngine:
     def __init__(self, sockets: EngineSockets, generation: Generation) -> None:
         self.sockets = sockets
         self.generation = generation.number
-        self._lock_fd = generation._lock_fd
+        self._hand_over = generation.hand_over
         self.protocol_version = PROTOCOL_VERSION
         self.answers_hello = True
         self.received: list[InputMessage] = []
@@ -81,8 +80,8 @@ class ScriptedEngine:
         self.sockets.output.send_multipart([(client or self.attached[-1]).encode(), encode(message)])
 
     def hand_over(self) -> None:
-        """Give up the right to serve, and go on with what there is."""
-        fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+        """Give up the right to serve without a word, and go on with what there is."""
+        self._hand_over()
 
     async def next_submit(self) -> Submit:
         while True:

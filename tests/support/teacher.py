@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from aphrodited.layers.attention import AttentionMetadata
+from aphrodited.layers.attention import AttentionMetadata, as_key_cache
 from aphrodited.models.causal_lm import CausalLM
 
 BLOCK_SIZE = 16
@@ -32,7 +32,7 @@ def batch_of(lengths: list[int], starts: list[int]) -> AttentionMetadata:
 
 def new_kv_caches(model: CausalLM, num_blocks: int) -> list[tuple[Tensor, Tensor]]:
     shape = (num_blocks, model.config.num_kv_heads, BLOCK_SIZE, model.config.head_dim)
-    return [(torch.zeros(shape), torch.zeros(shape)) for _ in range(model.config.num_layers)]
+    return [(as_key_cache(torch.zeros(shape)), torch.zeros(shape)) for _ in range(model.config.num_layers)]
 
 
 def prompt_logits(model: CausalLM, prompt: list[int]) -> Tensor:

@@ -1,9 +1,13 @@
+from pathlib import Path
+
 import pytest
 
-from aphrodited.errors import ConfigError, RequestError
+from aphrodited.errors import ConfigError, ModelLoadError, RequestError
 from aphrodited.llm import LLM, default_cache_dir
 from aphrodited.outputs import FinishReason
 from aphrodited.sampling_params import SamplingParams
+from aphrodited.tokenizer.tokenizer import load_tokenizer
+from tests.support.hub import put_in_hub_cache
 from tests.support.tiny_models import write_tiny_llama_dir
 
 
@@ -103,3 +107,19 @@ def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch):
     assert str(default_cache_dir()) == "/somewhere/aphrodited"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert str(default_cache_dir()).endswith("/.cache/aphrodited")
+
+
+def test_a_hub_id_brings_its_tokenizer_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    put_in_hub_cache(tmp_path / "hub", "org/name", write_tiny_llama_dir(tmp_path / "model"))
+    with LLM("org/name", threads=1) as llm:
+        (output,) = llm.generate("the dog", SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True))
+        (answer,) = llm.chat([{"role": "user", "content": "the dog"}], SamplingParams(max_tokens=1))
+    assert output.outputs[0].text == llm.tokenizer.decode(output.outputs[0].token_ids)
+    assert answer.prompt_token_ids[0] == 1
+
+
+def test_a_hub_id_that_was_never_downloaded_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(ModelLoadError, match=r"org/name: is no path, and not in the cache of downloaded models"):
+        load_tokenizer(Path("org/name"))

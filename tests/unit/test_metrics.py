@@ -1,7 +1,11 @@
 import subprocess
 import sys
+from pathlib import Path
 
-from aphrodited.metrics import ApiMetrics, render_metrics
+import msgspec
+import pytest
+
+from aphrodited.metrics import ApiMetrics, MonitorMetrics, render_metrics
 from aphrodited.page import Page, Phase
 
 COUNT = """
@@ -12,7 +16,7 @@ metrics = ApiMetrics(Path(sys.argv[1]), sys.argv[2])
 metrics.request("m", "/v1/completions", 200, 0.2)
 metrics.completion_tokens("m", 5)
 metrics.first_token("m", 0.03)
-metrics.inter_token("m", 0.002)
+metrics.inter_tokens("m", [0.002, 0.0025])
 """
 
 
@@ -41,6 +45,24 @@ def test_counts_outlive_a_process_and_files_do_not_multiply(tmp_path):
     assert [path.name for path in sorted(tmp_path.iterdir()) if "api-0" in path.name] == files
 
 
+def test_values_observed_together_are_counted_as_if_they_came_one_by_one():
+    durations_s = [0.0, 0.001, 0.0011, 0.3, 2.5, 7.0, 0.3]
+    metrics = ApiMetrics()
+    metrics.inter_tokens("together", durations_s)
+    for duration_s in durations_s:
+        metrics.inter_tokens("single", [duration_s])
+    samples = {}
+    for family in metrics.registry.collect():
+        for sample in family.samples:
+            if family.name == "aphrodited_inter_token_seconds" and not sample.name.endswith("_created"):
+                samples.setdefault(sample.labels.pop("model"), {})[sample.name, sample.labels.get("le")] = sample.value
+    assert samples["together"] == pytest.approx(samples["single"])
+    name = "aphrodited_inter_token_seconds"
+    buckets = {"0.001": 2, "0.0025": 3, "0.25": 3, "0.5": 5, "2.5": 6, "+Inf": 7}
+    assert {le: samples["together"][f"{name}_bucket", le] for le in buckets} == buckets
+    assert samples["together"][f"{name}_count", None] == 7
+
+
 def test_a_damaged_file_is_dropped_and_counted_anew(tmp_path):
     count(tmp_path, "api-0")
     for path in tmp_path.iterdir():
@@ -55,6 +77,18 @@ def test_pages_are_shown_as_they_are_now(tmp_path):
     assert 'aphrodited_process_running{program="engine-1"} 4.0' in text
     assert 'aphrodited_process_blocks_used{program="engine-1"} 7.0' in text
     assert 'aphrodited_process_steps_total{program="engine-1"} 9.0' in text
+
+
+def test_verdicts_are_counted_and_every_living_process_has_a_size():
+    metrics = MonitorMetrics()
+    metrics.verdict("api-0", "memory", "restart")
+    labels = {"program": "api-0", "verdict": "memory", "action": "restart"}
+    assert metrics.registry.get_sample_value("aphrodited_verdicts_total", labels) == 1
+    pages = {"api-0": page(), "api-1": page()}
+    pages["api-1"] = msgspec.structs.replace(page(), pid=2**22 - 3)
+    text = render_metrics(Path("/nowhere"), pages).decode()
+    assert 'aphrodited_process_resident_bytes{program="api-0"}' in text
+    assert 'aphrodited_process_resident_bytes{program="api-1"}' not in text
 
 
 def test_without_a_folder_counts_stay_in_memory():

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 
 from aphrodited.layers import paged_attention_reference as reference
+from aphrodited.layers.attention import as_key_cache
 from aphrodited.layers.linear import Linear
 from aphrodited.layers.paged_attention import UNLIMITED, PagedAttention
 from tests.support.teacher import BLOCK_SIZE, batch_of
 
 NUM_TURNS = 30
-MIN_ROWS = 4  # as the engine pads
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 9, 3, 64  # SmolLM2-135M
 PRODUCTS = ((576, 1536), (576, 49152))  # inputs, outputs
 BATCHES = {"64 sequences decode behind 191 tokens": ([1] * 64, [191] * 64), "a prompt of 512 tokens": ([512], [0])}
@@ -38,10 +38,10 @@ def best_ms(*functions: Callable[[], object]) -> list[float]:
 def compare_products() -> None:
     for inputs, outputs in PRODUCTS:
         weight = torch.randn(outputs, inputs)
-        packed = Linear(weight)
+        own = Linear(weight)
         for num_rows in (1, 4, 64, 256):
-            x, padded = torch.randn(num_rows, inputs), torch.randn(max(num_rows, MIN_ROWS), inputs)
-            plain, exact = best_ms(lambda: F.linear(x, weight), lambda: packed(padded))  # noqa: B023
+            x = torch.randn(num_rows, inputs)
+            plain, exact = best_ms(lambda: F.linear(x, weight), lambda: own(x))  # noqa: B023
             print(f"{inputs} x {outputs}, {num_rows} rows: F.linear {plain:.3f} ms, exact {exact:.3f} ms")
 
 
@@ -51,7 +51,8 @@ def compare_attention() -> None:
     for name, (lengths, starts) in BATCHES.items():
         metadata = batch_of(lengths, starts)
         num_blocks, num_tokens, num_keys = metadata.block_tables.numel(), sum(lengths), starts[0] + lengths[0]
-        cache = tuple(torch.randn(num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM) for _ in range(2))
+        keys, values = torch.randn(2, num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+        cache = as_key_cache(keys), values
         qkv = torch.randn(num_tokens, (NUM_HEADS + 2 * NUM_KV_HEADS) * HEAD_DIM)
         output, plan = torch.empty(num_tokens, NUM_HEADS * HEAD_DIM), attention.plan(metadata)
         queries = torch.randn(len(lengths), NUM_HEADS, lengths[0], HEAD_DIM)

@@ -14,17 +14,24 @@ from tests.support.fake_serving import FakeEngineClient, FakeTokenizer
 
 
 class Stage:
-    """The pieces of one application; `expected` is what is known of its engine's process."""
+    """The pieces of one application; `expected` is what is known of its engine's process.
+
+    withheld: draining or unloaded while an operator keeps the model from new requests.
+    """
 
     def __init__(self):
         self.engine = FakeEngineClient()
         self.expected = Availability("loading", 0.0)
+        self.withheld = ""
         self.models = {
-            "fake/model": ServedModel("fake/model", self.engine, FakeTokenizer(), lambda: self.expected)
+            "fake/model": ServedModel(
+                "fake/model", self.engine, FakeTokenizer(), lambda: self.expected, withheld=lambda: self.withheld
+            )
         }
         self.api = ApiConfig(max_body_size=65536, max_choices=4, keepalive_s=1)
         self.recovery = RecoveryConfig(on_engine_death="fail", hold_timeout_s=5, max_held_requests=2)
         self.keys = None
+        self.admin = None
         self.stall_timeout_s = 0.3
         self.app = None
 
@@ -41,7 +48,12 @@ async def connect(stage):
 
         async def connect():
             stage.app = create_app(
-                stage.models, stage.api, stage.recovery, keys=stage.keys, stall_timeout_s=stage.stall_timeout_s
+                stage.models,
+                stage.api,
+                stage.recovery,
+                keys=stage.keys,
+                admin=stage.admin,
+                stall_timeout_s=stage.stall_timeout_s,
             )
             listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             await stack.enter_async_context(serving(stage.app, listening, farewell_s=1))

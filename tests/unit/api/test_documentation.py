@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from aphrodited.api import error_responses
+from aphrodited.api.admin_routes import Admin
 from aphrodited.api.app import create_app
 from aphrodited.api.openai_types import (
     MAX_INPUTS,
@@ -29,7 +30,7 @@ def subclasses(kind):
 
 
 def routes():
-    app = create_app({}, ApiConfig(), RecoveryConfig())
+    app = create_app({}, ApiConfig(), RecoveryConfig(), admin=Admin.of(ApiConfig(), Path("admin"), None, "api-0"))
     return {(route.method, route.resource.canonical) for route in app.router.routes() if route.method != "HEAD"}
 
 

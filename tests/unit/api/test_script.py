@@ -18,7 +18,7 @@ def delta(text, finish=None, logprobs=None, index=0):
 
 
 def test_a_chat_stream_is_written_as_documented():
-    answer = ChatAnswer(HEAD, FakeTokenizer(), False, UNASKED)
+    answer = ChatAnswer(HEAD, FakeTokenizer(), False, [UNASKED])
     script = Script(answer, 1)
     head = (
         'data: {"id":"id-1","object":"chat.completion.chunk","created":7,"model":"m",'
@@ -35,7 +35,7 @@ def test_a_chat_stream_is_written_as_documented():
 
 
 def test_the_usage_chunk_has_no_choices_and_other_chunks_no_usage():
-    answer = CompletionAnswer(HEAD, FakeTokenizer(), include_usage=True, echoes=["q"], scores=[UNASKED])
+    answer = CompletionAnswer(HEAD, FakeTokenizer(), include_usage=True, scores=[UNASKED], echoes=["q"])
     head = 'data: {"id":"id-1","object":"text_completion","created":7,"model":"m","system_fingerprint":"fp_abc"'
     assert Script(answer, 1).events([delta("a", FinishReason.LENGTH)]).decode() == (
         head + ',"choices":[{"index":0,"text":"q","logprobs":null,"finish_reason":null}],"usage":null}\n\n'

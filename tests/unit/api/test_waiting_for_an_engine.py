@@ -154,3 +154,56 @@ async def test_a_stream_that_waits_gets_headers_and_comments(stage, connect):
     stage.engine.die_after = 0
     stage.engine.gate.set()
     assert events((await response.text()).lstrip("\n"))[0]["error"]["code"] == "ENGINE_DEAD"
+
+
+# -- what an operator withholds -----------------------------------------------------------------------------------
+
+
+async def test_a_drained_model_refuses_what_is_new_and_finishes_what_runs(client, stage):
+    stage.engine.gate.clear()
+    running = asyncio.create_task(client.post(URL, json={"prompt": "a"}))
+    await wait_until(lambda: stage.engine.num_open == 1)
+    stage.withheld = "draining"
+    refused = await client.post(URL, json={"prompt": "a"})
+    assert (refused.status, (await refused.json())["error"]["code"]) == (503, "MODEL_DRAINING")
+    assert (refused.headers["Retry-After"], refused.headers["x-should-retry"]) == ("5", "true")
+    ready = await client.get("/readyz")
+    assert (ready.status, (await ready.json())["models"]["fake/model"]["state"]) == (503, "draining")
+    assert [model["id"] for model in (await (await client.get("/v1/models")).json())["data"]] == ["fake/model"]
+    stage.engine.gate.set()
+    assert (await running).status == 200
+    stage.withheld = ""
+    assert (await client.post(URL, json={"prompt": "a"})).status == 200
+
+
+async def test_a_request_that_was_held_before_the_drain_is_not_refused(client, stage):
+    stage.engine.is_running = False
+    held = asyncio.create_task(client.post(URL, json={"prompt": "a"}))
+    await wait_until(lambda: stage.app[CONTEXT].admission.num_held == 1)
+    stage.withheld = "draining"
+    stage.engine.is_running = True
+    assert (await held).status == 200
+
+
+async def test_an_unloaded_model_refuses_at_once_what_is_new_and_held(client, stage):
+    stage.engine.is_running = False
+    held = asyncio.create_task(client.post(URL, json={"prompt": "a"}))
+    await wait_until(lambda: stage.app[CONTEXT].admission.num_held == 1)
+    stage.withheld = "unloaded"
+    stage.expected = Availability("unloaded", None)
+    for refused in (await client.post(URL, json={"prompt": "a"}), await held):
+        assert (refused.status, (await refused.json())["error"]["code"]) == (503, "MODEL_UNLOADED")
+        assert "Retry-After" not in refused.headers
+        assert refused.headers["x-should-retry"] == "false"
+    ready = await client.get("/readyz")
+    assert (ready.status, (await ready.json())["models"]["fake/model"]["state"]) == (503, "unloaded")
+    assert (await (await client.get("/v1/models")).json())["data"] == []
+
+
+async def test_the_last_answer_of_an_ending_worker_closes_its_connection(client, stage):
+    assert "Connection" not in (await client.post(URL, json={"prompt": "a"})).headers
+    stage.app[CONTEXT].traffic.is_ending = True
+    for body in ({"prompt": "a"}, {"prompt": "a", "stream": True}, {"prompt": 5}):
+        response = await client.post(URL, json=body)
+        assert response.headers["Connection"] == "close"
+        await response.read()

@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from aphrodited.bench.http import latencies, percentiles
+from aphrodited.bench.http import costs, latencies, lines, medians, percentiles
 from aphrodited.bench.http_client import StreamTimes, stream_completion
 
+EVENTS = b'data: {"choices":[{"index":0,"text":"a","finish_reason":null}]}\n\n: keep-alive\n\n' * 3
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":3,"total_tokens":4}}\n\ndata: [DONE]\n\n'
+USAGE = b'data: {"choices":[{"finish_reason":"length"}]}\n\ndata: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":3,"total_tokens":4}}\n\ndata: [DONE]\n\n'
 
 
 @asynccontextmanager
@@ -36,7 +37,7 @@ def cut_anywhere(text: bytes) -> list[Callable[[], tuple[bytes, bytes]]]:
 
 
 async def test_events_are_counted_wherever_the_stream_is_cut() -> None:
-    text = HEAD + b'data: {"a":1}\n\ndata: {"b":2}\n\n: keep-alive\n\ndata: {"c":3}\n\n' + USAGE
+    text = HEAD + EVENTS + USAGE
     for cut in cut_anywhere(text):
         async with server(*cut()) as port:
             times = await stream_completion("127.0.0.1", port, {})
@@ -51,7 +52,7 @@ async def test_a_refusal_ends_the_measurement_with_its_text() -> None:
 
 
 async def test_a_stream_that_is_cut_off_ends_the_measurement() -> None:
-    async with server(HEAD, b'data: {"a":1}\n\n') as port:
+    async with server(HEAD, EVENTS) as port:
         with pytest.raises(SystemExit, match="ended early"):
             await stream_completion("127.0.0.1", port, {})
 
@@ -66,3 +67,24 @@ def test_latencies_are_to_the_first_event_and_from_each_to_the_next() -> None:
     streams = [StreamTimes([0.1, 0.2, 0.2], 3), StreamTimes([0.1], 1), StreamTimes([], 0)]
     assert latencies(streams)["time_to_first_token_ms"]["p99"] == 100.0
     assert latencies(streams)["inter_token_ms"] == {"p50": 0.0, "p90": 100.0, "p99": 100.0}
+
+
+def test_the_cost_of_a_token_is_told_for_each_hop() -> None:
+    cpu_s = {"engine-a": 0.3, "api-0": 0.1, "api-1": 0.2, "monitor": 9.0, "client": 0.05}
+    figures = costs(2.0, [StreamTimes([0.1, 0.2], 3), StreamTimes([0.1], 1)], cpu_s)
+    assert figures["cpu_us_per_token"] == {"engine": 75000.0, "api": 75000.0, "client": 12500.0}
+    assert figures["events_per_worker_core_second"] == 10
+    assert figures["tokens_per_event"] == pytest.approx(4 / 3, abs=0.001)
+    assert figures["client_share_of_core"] == 0.025
+
+
+def test_the_median_of_each_figure_is_taken_at_any_depth() -> None:
+    rounds = [{"a": 1, "b": {"c": value, "d": None}} for value in (5, 1, 3)]
+    assert medians(rounds) == {"a": 1, "b": {"c": 3, "d": None}}
+
+
+@pytest.mark.parametrize("share", [0.1, 0.95])
+def test_a_client_that_was_the_bottleneck_is_told(share: float) -> None:
+    latency = {"time_to_first_token_ms": {}, "inter_token_ms": {}}
+    figures = {"ratios": {"http/sync": 0.9}, **costs(1.0, [StreamTimes([0.1], 1)], {"client": share}), **latency}
+    assert any("bottleneck" in line for line in lines(figures)) == (share > 0.9)

@@ -20,7 +20,7 @@ from aphrodited.cli.aphroditectl import main
 from aphrodited.cli.target import find_target
 from aphrodited.config.loader import load_config, write_effective
 from aphrodited.paths import DaemonPaths, engine_program
-from aphrodited.supervision.ledger import Death, Ledger, Ready, Verdict, stamp
+from aphrodited.supervision.ledger import Conviction, Death, Ledger, Ready, Trial, Verdict, stamp
 
 ENGINE = engine_program("m", 0)
 
@@ -194,6 +194,8 @@ def test_events_are_sentences(config: Path, capsys: pytest.CaptureFixture[str]) 
     ledger.append(Verdict(**stamp(ENGINE), pid=8, verdict="hang", action="kill", reason="stood still for 30 s"))
     ledger.append(Ready(**stamp(ENGINE), pid=9, generation=2))
     ctl(config, "reset", "engine")
+    ledger.append(Trial(**stamp(ENGINE), pid=9, num_suspects=4, model="m"))
+    ledger.append(Conviction(**stamp(ENGINE), pid=10, fingerprint="c0ffee", cause="killed by SIGABRT", model="m"))
     capsys.readouterr()
     assert ctl(config, "events", "engine") == 0
     lines = [line.split(maxsplit=2)[2] for line in capsys.readouterr().out.splitlines()]
@@ -203,6 +205,9 @@ def test_events_are_sentences(config: Path, capsys: pytest.CaptureFixture[str]) 
     assert lines[1] == "hang, kill: stood still for 30 s (pid 8)"
     assert lines[2] == "ready: generation 2 (pid 9)"
     assert lines[3].startswith("reset by uid ")
+    assert lines[4].startswith("suspects: 4 requests ")
+    assert lines[5].startswith("quarantine: request c0ffee ")
+    assert lines[5].endswith("killed by SIGABRT")
     assert ctl(config, "events", "api") == 0
     assert capsys.readouterr().out == ""
     assert ctl(config, "events", "--json") == 0
@@ -211,6 +216,8 @@ def test_events_are_sentences(config: Path, capsys: pytest.CaptureFixture[str]) 
         "verdict",
         "ready",
         "reset",
+        "trial",
+        "conviction",
     ]
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from aphrodited.cli import steering
-from aphrodited.cli.target import Target, find_target
+from aphrodited.cli.target import Target, UsageError, find_target
 from aphrodited.page import PageWriter, Phase
 from aphrodited.paths import engine_program
 from aphrodited.procfs import process_start_ticks
-from aphrodited.supervision.desired import Desired, read_desired
+from aphrodited.supervision.desired import Desired, read_desired, write_desired
+from aphrodited.supervision.programs import Program, Role
 
 FIRST, SECOND, OTHER = engine_program("m", 0), engine_program("m", 1), engine_program("n", 0)
 
@@ -45,10 +46,10 @@ class FakeSupervisor:
     def start(self, name: str) -> None:
         self._note("start", name)
 
-    def stop(self, name: str) -> None:
+    def stop(self, name: str, *, timeout_s: float) -> None:
         self._note("stop", name)
 
-    def restart(self, name: str) -> None:
+    def restart(self, name: str, *, timeout_s: float) -> None:
         self._note("restart", name)
 
 
@@ -101,6 +102,42 @@ def test_a_stopped_model_is_wanted_again_before_it_starts(
     assert steering.steer(target, command, [SECOND]) == 0
     assert supervisor.calls[-1] == (command, SECOND, Desired.SERVED)
     assert read_desired(target.paths.model("n")) is Desired.STOPPED
+
+
+@pytest.mark.parametrize("command", ["start", "restart"])
+def test_an_unloaded_model_is_left_out(
+    target: Target, supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    write_desired(target.paths, "m", Desired.UNLOADED)
+    assert steering.steer(target, command, ["engine"]) == 0
+    assert supervisor.calls == [(command, OTHER, Desired.UNLOADED)]
+    assert "aphroditectl load m" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="nothing else"):
+        steering.steer(target, command, ["m"])
+
+
+def test_stopping_an_unloaded_model_leaves_it_unloaded(target: Target, supervisor: FakeSupervisor) -> None:
+    write_desired(target.paths, "m", Desired.UNLOADED)
+    assert steering.steer(target, "stop", ["m"]) == 0
+    assert read_desired(target.paths.model("m")) is Desired.UNLOADED
+
+
+@pytest.mark.usefixtures("active_and_standby")
+@pytest.mark.parametrize("command", ["start", "restart"])
+def test_a_drained_model_stays_drained(target: Target, supervisor: FakeSupervisor, command: str) -> None:
+    write_desired(target.paths, "m", Desired.DRAINED)
+    assert steering.steer(target, command, ["m"]) == 0
+    assert {call[2] for call in supervisor.calls} == {Desired.DRAINED}
+
+
+def test_an_api_worker_that_does_not_come_back_ends_the_restart(
+    target: Target, supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(steering, "API_TIMEOUT_S", 0.2)
+    two_workers = [Program("api-0", Role.API, 5), Program("api-1", Role.API, 5)]
+    assert steering.restart_programs(target, two_workers) == steering.EXIT_FAILED
+    assert [name for _, name, _ in supervisor.calls] == ["api-0"]
+    assert "api-0 does not serve again" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("active_and_standby")

@@ -10,6 +10,7 @@ import pytest
 
 from aphrodited.config.loader import load, load_config
 from aphrodited.config.reference import FILES, SIZE_PATTERN, json_schema, sections, show_value
+from aphrodited.config.schema import Apply
 from aphrodited.config.show import show_config
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,7 +43,7 @@ def test_every_key_has_words_for_people() -> None:
         assert section.title.endswith("."), section.path
         for entry in section.entries:
             assert entry.leaf.description.endswith("."), f"{section.path}.{entry.name}"
-            assert entry.leaf.extra["apply"] in {"hot", "api", "engine", "daemon"}
+            assert entry.leaf.extra["apply"] in set(Apply)
 
 
 def test_the_schema_for_editors_knows_every_key_and_no_other() -> None:

@@ -8,6 +8,7 @@ import pytest
 from aphrodited.config.schema import EngineConfig, ModelConfig
 from aphrodited.engine.null_backend import create_null_backend
 from aphrodited.errors import ContextLengthError, QueueFullError, RequestError
+from aphrodited.flight import UNKNOWN
 from aphrodited.interfaces import StepPlan
 from aphrodited.outputs import FinishReason
 from aphrodited.request import EncodeRequest, GenerateRequest
@@ -137,7 +138,7 @@ def test_the_plan_is_told_before_the_step_computes_and_progress_while_it_does():
     engine.on_progress = lambda: seen.append("progress")
     engine.add_request(1, request(range(5)))
     engine.step()
-    assert seen[0] == StepPlan(num_tokens=5, num_seqs=1)
+    assert seen[0] == StepPlan(5, 1, [UNKNOWN], [5])
     assert "progress" in seen[1:]
 
 

@@ -2,6 +2,7 @@ import pytest
 
 from aphrodited.engine.block_manager import BlockManager
 from aphrodited.engine.sequence import Sequence
+from aphrodited.engine.windows import least_held, most_held
 from aphrodited.request import GenerateRequest
 from aphrodited.sampling_params import SamplingParams
 
@@ -14,6 +15,19 @@ def blocks():
 def sequence(tokens):
     request = GenerateRequest("r", list(tokens), SamplingParams())
     return Sequence(0, request, seed=0, arrival=0, eos_token_ids=(), max_model_len=1000, vocab_size=100)
+
+
+def slid(blocks, it, num_tokens=None):
+    """Compute a sequence chunk by chunk, as a scheduler does; it gives back what it no longer sees."""
+    assert blocks.admit(it, num_reserved=0)
+    end = len(it) if num_tokens is None else num_tokens
+    while it.num_computed_tokens < end:
+        before = it.num_computed_tokens
+        it.num_computed_tokens += blocks.extend(it, min(4, end - before))
+        assert it.num_computed_tokens > before
+        blocks.publish(it, before)
+        blocks.slide(it)
+    return it
 
 
 def compute(blocks, it, num_tokens=None):
@@ -167,3 +181,90 @@ def test_after_forget_all_nothing_is_found(blocks):
     again = sequence(range(9))
     assert blocks.admit(again, num_reserved=0)
     assert again.num_computed_tokens == 0
+
+
+def test_as_many_blocks_are_held_as_a_window_and_a_chunk_can_touch():
+    for window in range(1, 12):
+        for chunk in range(1, 9):
+            touched = [(start + window + chunk - 2) // 4 - start // 4 + 1 for start in range(8)]
+            assert most_held(window, chunk, 4) == max(touched)
+        assert least_held(window, 4) == most_held(window, 1, 4)
+
+
+@pytest.fixture
+def windowed():
+    return BlockManager(6, 4, window=9, max_chunk=4)
+
+
+def test_what_has_fallen_out_of_the_window_is_given_back(windowed):
+    it = slid(windowed, sequence(range(40)))
+    assert it.num_gone_blocks == 8  # the next token sees those from 32 on
+    assert len(it.block_table) == 10
+    assert windowed.num_used_blocks == 2
+    windowed.release(it)
+    assert windowed.num_free_blocks == 6
+    assert it.num_gone_blocks == 0
+
+
+def test_a_sequence_longer_than_the_pool_takes_no_more_than_a_window_and_a_chunk(windowed):
+    it = sequence(range(100))
+    assert windowed.admit(it, num_reserved=2)
+    assert windowed.num_used_blocks == most_held(9, 4, 4) == 4
+    assert windowed.can_hold(10**9)
+    assert not windowed.admit(sequence(range(50, 60)), num_reserved=0)
+
+
+def test_a_pool_that_holds_no_window_holds_what_fits_whole():
+    blocks = BlockManager(2, 4, window=9, max_chunk=4)
+    assert blocks.can_hold(8)
+    assert not blocks.can_hold(9)
+    slid(blocks, sequence(range(8)))
+
+
+def test_blocks_within_the_window_are_enough_to_share_a_beginning(windowed):
+    windowed.release(slid(windowed, sequence(range(40))))
+    again = sequence([*range(40), 50])
+    assert windowed.admit(again, num_reserved=0)
+    assert again.num_computed_tokens == 40
+    assert again.num_gone_blocks == 8
+    assert windowed.num_used_blocks == 3
+
+
+def test_a_beginning_whose_window_was_overwritten_is_not_shared(windowed):
+    first = slid(windowed, sequence(range(40)))
+    last_block = first.block_table[-1]
+    windowed.release(first)
+    windowed._unpublish(last_block)
+    again = sequence([*range(40), 50])
+    assert windowed.admit(again, num_reserved=0)
+    assert again.num_computed_tokens == 36
+    assert again.num_gone_blocks == 7
+
+
+def test_a_block_that_others_see_stays_when_one_has_passed_it(windowed):
+    first = slid(windowed, sequence(range(9)))
+    second = sequence([*range(8), 60])
+    assert windowed.admit(second, num_reserved=0)
+    shared = second.block_table[0]
+    first.token_ids.extend(range(9, 16))
+    while first.num_computed_tokens < 16:
+        first.num_computed_tokens += windowed.extend(first, 4)
+        windowed.slide(first)
+    assert first.num_gone_blocks == 2
+    assert shared not in windowed._free
+    windowed.release(second)
+    assert shared in windowed._free
+
+
+def test_what_has_fallen_out_of_the_window_is_forgotten_with_the_rest(windowed):
+    windowed.release(slid(windowed, sequence(range(20))), forget=True)
+    again = sequence(range(20))
+    assert windowed.admit(again, num_reserved=0)
+    assert again.num_computed_tokens == 0
+
+
+def test_growing_stops_where_the_most_is_held(windowed):
+    it = sequence(range(100))
+    assert windowed.admit(it, num_reserved=0)
+    assert windowed.extend(it, 50) == 16
+    assert windowed.num_free_blocks == 2

@@ -7,10 +7,10 @@ from aphrodited.errors import ConfigError
 GIB = 1024**3
 
 
-def plan(max_model_len="auto", *, trained=2048, block_bytes=1024, free_memory=8 * GIB, **engine):
+def plan(max_model_len="auto", *, trained=2048, block_bytes=1024, free_memory=8 * GIB, window=None, **engine):
     config = ModelConfig(name="m", path="p", max_model_len=max_model_len, engine=EngineConfig(**engine))
     return plan_capacity(
-        config, max_position_embeddings=trained, block_bytes=block_bytes, free_memory=free_memory
+        config, max_position_embeddings=trained, block_bytes=block_bytes, free_memory=free_memory, window=window
     )
 
 
@@ -68,3 +68,13 @@ def test_a_block_size_is_a_power_of_two():
 
 def test_available_memory_is_a_plausible_number_of_bytes():
     assert 1024**2 < available_memory() < 2**50
+
+
+def test_behind_a_window_a_sequence_may_be_longer_than_the_cache():
+    window = {"window": 64, "block_size": 16, "max_num_batched_tokens": 32, "max_num_seqs": 10}
+    assert plan(2048, kv_cache_memory=5 * 1024, **window).num_blocks == 5
+    with pytest.raises(ConfigError, match="at least 5120"):
+        plan(2048, kv_cache_memory=4 * 1024, **window)
+    assert plan(kv_cache_memory=4 * 1024, **window).max_model_len == 64
+    assert plan(**window).num_blocks == 10 * 7  # 63 tokens before a chunk of 32, which begin and end within blocks
+    assert plan(48, **window).num_blocks == 10 * 3

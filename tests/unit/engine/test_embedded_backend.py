@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from aphrodited.config.schema import EngineConfig, ModelConfig
 from aphrodited.engine.factory import create_backend
 from aphrodited.engine.kv_cache_pool import kv_block_bytes
-from aphrodited.errors import ModelLoadError
+from aphrodited.errors import ConfigError, ModelLoadError
+from aphrodited.layers import paged_attention
 from aphrodited.request import EncodeRequest, GenerateRequest, Pooling
 from aphrodited.sampling_params import SamplingParams
 from tests.support.engine_runs import embed, engine_of, load
@@ -172,10 +173,10 @@ def test_a_generated_answer_is_not_disturbed_by_embeddings_beside_it(create, exp
     assert answers == expected
 
 
-def test_engines_whose_last_bits_may_differ_have_different_fingerprints(model):
-    small, large = engine_of(model, block_size=4), engine_of(model, block_size=16)
-    assert small.facts.fingerprint != large.facts.fingerprint
-    assert small.facts.fingerprint == engine_of(model, block_size=4, max_num_seqs=3).facts.fingerprint
+def test_the_size_of_blocks_changes_no_bit_and_no_fingerprint(model):
+    small, large = engine_of(model, block_size=4), engine_of(model, block_size=32, max_num_seqs=3)
+    assert small.facts.fingerprint == large.facts.fingerprint
+    assert run(small, requests()) == run(large, requests())
 
 
 def test_loading_reports_its_progress_and_leaves_no_trace_of_the_warm_up(path, tmp_path):
@@ -247,3 +248,15 @@ def test_ends_that_the_model_cannot_write_are_let_be(tmp_path):
     (answer,) = run(engine, [GenerateRequest("g", [5, 6], SamplingParams(min_tokens=3, max_tokens=3, logprobs=0))])
     assert len(answer) == 3
     assert engine.facts.eos_token_ids == (2,)
+
+
+def test_an_engine_is_no_longer_than_what_its_model_was_prepared_for(path):
+    with pytest.raises(ConfigError, match="was loaded for 64 tokens, not 128"):
+        engine_of(load(path, max_positions=64))
+
+
+def test_an_engine_forced_onto_plain_torch_says_so(path, monkeypatch):
+    monkeypatch.setattr(paged_attention, "load_kernels", lambda cache_dir: None)
+    facts = engine_of(load(path)).facts
+    assert not facts.deterministic
+    assert "torch" in facts.nondeterminism

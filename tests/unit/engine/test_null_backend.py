@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -15,6 +16,7 @@ from aphrodited.engine.null_backend import (
 )
 from aphrodited.errors import ModelLoadError
 from aphrodited.outputs import FinishReason
+from aphrodited.procfs import resident_bytes
 from aphrodited.request import EncodeRequest, GenerateRequest
 from aphrodited.sampling_params import SamplingParams
 
@@ -36,6 +38,28 @@ def generate(engine, prompt, *, key=1, num_replayed=0, **params):
 
 def tokens(outputs):
     return [token_id for output in outputs for token_id in output.token_ids]
+
+
+class Crashed(Exception):
+    """Instead of the end of this process."""
+
+
+def crash():
+    raise Crashed
+
+
+@pytest.mark.parametrize(("poison_after", "num_steps"), [(0, 1), (1, 2), (3, 4)])
+def test_a_poison_token_ends_the_process_after_so_many_tokens(tmp_path, poison_after, num_steps):
+    (tmp_path / "config.json").write_text(json.dumps({"poison_token": 11, "poison_after": poison_after}))
+    engine = create_null_backend(ModelConfig(name="m", path=str(tmp_path), backend="null"))
+    engine._runner._crash = crash
+    assert len(tokens(generate(engine, [10, 12], max_tokens=5))) == 5
+    engine.add_request(1, GenerateRequest("r", [10, 11, 12], SamplingParams(max_tokens=9)))
+    engine.add_request(2, GenerateRequest("r", [10, 12], SamplingParams(max_tokens=9)))
+    for _ in range(num_steps - 1):
+        engine.step()
+    with pytest.raises(Crashed):
+        engine.step()
 
 
 class Hanging(Exception):
@@ -101,6 +125,12 @@ def test_a_step_can_be_made_to_hang_without_progress(engine):
     with pytest.raises(Hanging):
         generate(engine, [MARKER, MARKER, Drill.HANG], max_tokens=9)
     assert ticks == []
+
+
+def test_memory_can_be_made_to_leak(engine):
+    before = resident_bytes(os.getpid())
+    generate(engine, [MARKER, MARKER, Drill.LEAK, 30], max_tokens=3)
+    assert resident_bytes(os.getpid()) - before > 25 * 1024**2
 
 
 def test_a_step_can_be_made_slow_with_progress(engine):

@@ -56,6 +56,31 @@ def test_answers_of_another_life_go_on_before_new_ones_the_shortest_first(rig):
     assert [it.step()[1][0].key for _ in range(5)] == [4, 2, 1, 3, 0]
 
 
+def test_the_shortest_answers_of_another_life_go_on_while_the_longer_ones_are_computed(rig):
+    it = rig(num_blocks=200, max_num_batched_tokens=1024)
+    for key, num_tokens in enumerate((100, 30, 60)):
+        it.add([50 + key, *range(num_tokens - 1)], num_replayed=2, max_tokens=20)
+    it.add([60, 61], max_tokens=20)
+    batch, outputs = it.step()
+    assert work(batch) == [(1, 30), (2, 34)]
+    assert [output.key for output in outputs] == [1]
+    assert [work(it.step()[0]) for _ in range(3)] == [
+        [(1, 1), (2, 26), (0, 38), (3, 2)],
+        [(1, 1), (2, 1), (3, 1), (0, 62)],
+        [(1, 1), (2, 1), (0, 1), (3, 1)],
+    ]
+
+
+def test_a_short_answer_that_comes_late_passes_a_long_one_that_is_being_computed(rig):
+    it = rig(num_blocks=200, max_num_batched_tokens=1024)
+    it.add([50, *range(199)], num_replayed=2, max_tokens=20)
+    it.step()
+    it.add([51, *range(29)], num_replayed=2, max_tokens=20)
+    batch, outputs = it.step()
+    assert work(batch) == [(1, 30), (0, 34)]
+    assert [output.key for output in outputs] == [1]
+
+
 def test_no_more_sequences_run_than_allowed(rig):
     it = rig(max_num_seqs=3)
     for _ in range(5):
@@ -198,3 +223,35 @@ def test_reset_forgets_counters_and_cached_prefixes(rig):
     again = it.add(range(10), max_tokens=1)
     it.run()
     assert again.num_cached_tokens == 0
+
+
+def test_behind_a_window_prompts_and_answers_longer_than_the_cache_are_computed(rig):
+    it = rig(num_blocks=8, window=9, max_num_batched_tokens=8, max_model_len=300)
+    for key in range(3):
+        it.add(range(key, key + 60), max_tokens=100, ignore_eos=True)
+    most = 0
+    while it.scheduler.has_unfinished_sequences():
+        it.step()
+        most = max(most, it.blocks.num_used_blocks)
+    assert most <= 8
+    assert it.scheduler.stats().num_generated_tokens == 300
+
+
+def test_behind_a_window_preemption_and_the_cache_change_no_token(rig):
+    def generate(**options):
+        it = rig(window=20, max_num_batched_tokens=6, max_model_len=200, **options)
+        for key in range(4):
+            it.add(range(key % 2, 9 + key), max_tokens=40, ignore_eos=True)
+        return tokens_of(it.run()), it.scheduler.stats()
+
+    roomy, _ = generate(enable_prefix_caching=False)
+    tight, stats = generate(num_blocks=10)
+    assert stats.num_preemptions > 0
+    assert tight == roomy
+
+
+def test_without_room_for_a_window_a_prompt_that_no_cache_can_hold_is_refused(rig):
+    it = rig(num_blocks=2, block_size=4, window=6)
+    with pytest.raises(ContextLengthError, match="9 tokens, the KV cache holds 8"):
+        it.add(range(9))
+    rig(num_blocks=3, block_size=4, window=6, max_model_len=100).add(range(90))

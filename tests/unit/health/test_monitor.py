@@ -1,15 +1,22 @@
 """Rounds of the monitor over pages that the test writes, on a clock that it moves, without signals."""
 
+import os
+import signal
+
 import msgspec
 import pytest
 
+from aphrodited.flight import FlightRecorder
 from aphrodited.health.monitor import Monitor
 from aphrodited.health.states import Action
 from aphrodited.mq.messages import EngineEvent, EventKind
 from aphrodited.page import Phase
 from aphrodited.paths import api_program, engine_program
-from aphrodited.supervision.ledger import Death, Ledger, Ready, Verdict, boottime_s, stamp
+from aphrodited.procfs import process_state
+from aphrodited.rulings import read_rulings
+from aphrodited.supervision.ledger import Conviction, Death, Ledger, Ready, Verdict, boottime_s, stamp
 from aphrodited.supervision.program_state import LaunchState, ProgramState, write_program_state
+from tests.support.daemons import wait_until
 
 ENGINE = engine_program("demo", 0)
 
@@ -156,3 +163,26 @@ def test_pages_are_those_of_the_living(stage, page_of, sleeper):
     page_of(ENGINE, sleeper.pid)
     page_of(api_program(0), sleeper.pid).update(start_ticks=1)
     assert list(stage.monitor.pages()) == [ENGINE]
+
+
+def test_the_monitor_judges_what_an_engine_computed_when_it_died(stage, paths):
+    for generation in (1, 2):
+        recorder = FlightRecorder(paths.flights_dir, ENGINE, generation, 4)
+        recorder.begin([b"x" * 16], [5])
+        recorder.close()
+        Ledger(paths.ledger).append(
+            Death(**stamp(ENGINE), pid=os.getpid(), uptime_s=3, code=70, generation=generation, model="demo")
+        )
+        stage.rounds(1)
+    rulings = read_rulings(paths.model("demo").rulings)
+    assert rulings is not None
+    assert list(rulings.convicted) == [(b"x" * 16).hex()]
+    assert [(entry.program, entry.fingerprint) for entry in stage.entries(Conviction)] == [(ENGINE, (b"x" * 16).hex())]
+
+
+def test_a_process_that_somebody_stopped_is_judged_so(stage, page_of, sleeper):
+    page_of(ENGINE, sleeper.pid).update(phase=Phase.STEPPING, has_work=True)
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    wait_until(lambda: process_state(sleeper.pid) == "T")
+    stage.rounds(15)
+    assert {verdict.stopped for verdict in stage.entries(Verdict)} == {True}

@@ -121,6 +121,12 @@ def test_a_stopped_process_is_killed_at_once_when_its_time_is_over():
     assert process.wait(11) == [(10.0, Action.SUSPECT), (10.0, Action.KILL)]
 
 
+def test_a_stopped_process_that_loads_makes_no_progress_and_is_not_waited_for():
+    process = Observation(page_of(Phase.LOADING), is_stopped=True)
+    assert process.wait(20) == [(10.0, Action.SUSPECT), (10.0, Action.KILL)]
+    assert "allowed are 10.0 s" in process.watch.reason(10.0, RECOVERY, "T")
+
+
 def test_a_process_that_is_stopped_while_on_the_ladder_is_killed_at_once():
     process = Observation(page_of(Phase.STEPPING))
     process.wait(11)

@@ -13,10 +13,12 @@ from aphrodited.health.states import (
     Standing,
     State,
     daemon_standing,
+    model_state,
     nearest_to_serving,
     process_state,
 )
 from aphrodited.page import Phase
+from aphrodited.supervision.desired import Desired
 from aphrodited.supervision.program_state import LaunchState
 
 STATENAMES = [*WITHOUT_PROCESS, "RUNNING", "STOPPING"]
@@ -37,7 +39,7 @@ def test_each_table_covers_every_member_of_its_set():
 def test_the_words_are_those_of_the_documentation():
     assert [str(state) for state in State] == [
         "starting", "loading", "standby", "ready", "suspect", "draining", "backoff", "parked", "stopping", "stopped",
-        "unkillable",
+        "unkillable", "unloaded",
     ]  # fmt: skip
 
 
@@ -89,16 +91,33 @@ def test_a_running_process(action, launch, phase, state):
 
 
 def test_a_model_is_as_near_to_serving_as_its_best_engine():
-    def model_state(*engines):
+    def nearest(*engines):
         return nearest_to_serving(engines, lambda state: state)
 
-    assert model_state(State.LOADING, State.READY) is State.READY
-    assert model_state(State.STARTING, State.STANDBY) is State.STANDBY
-    assert model_state(State.LOADING, State.STANDBY) is State.STANDBY
+    assert nearest(State.LOADING, State.READY) is State.READY
+    assert nearest(State.STARTING, State.STANDBY) is State.STANDBY
+    assert nearest(State.LOADING, State.STANDBY) is State.STANDBY
     for state in State:
-        assert model_state(state) is state
-        assert model_state(state, State.READY) is State.READY
-        assert model_state(state, State.STOPPED) is state
+        assert nearest(state) is state
+        assert nearest(state, State.READY) is State.READY
+        assert nearest(state, State.STOPPED) is state
+
+
+@pytest.mark.parametrize(
+    ("best", "desired", "state"),
+    [
+        (State.READY, Desired.SERVED, State.READY),
+        (State.STOPPED, Desired.STOPPED, State.STOPPED),
+        (State.READY, Desired.DRAINED, State.DRAINING),
+        (State.STANDBY, Desired.DRAINED, State.DRAINING),
+        (State.PARKED, Desired.DRAINED, State.PARKED),
+        (State.READY, Desired.UNLOADED, State.DRAINING),
+        (State.LOADING, Desired.UNLOADED, State.STOPPING),
+        (State.STOPPED, Desired.UNLOADED, State.UNLOADED),
+    ],
+)
+def test_what_is_wanted_of_a_model_shows_in_its_state(best, desired, state):
+    assert model_state(best, desired) is state
 
 
 @pytest.mark.parametrize(
@@ -113,6 +132,11 @@ def test_a_model_is_as_near_to_serving_as_its_best_engine():
         (State.READY, [State.SUSPECT], [State.READY], Standing.STARTING),
         (State.READY, [State.PARKED], [State.READY], Standing.DOWN),
         (State.READY, [State.STOPPED], [State.READY], Standing.DOWN),
+        (State.READY, [State.READY, State.UNLOADED], [State.READY], Standing.READY),
+        (State.READY, [State.UNLOADED], [State.READY], Standing.READY),
+        (State.READY, [State.UNLOADED], [State.STARTING], Standing.STARTING),
+        (State.READY, [State.UNLOADED, State.PARKED], [State.READY], Standing.DOWN),
+        (State.READY, [State.DRAINING], [State.READY], Standing.DEGRADED),
         (State.STOPPED, [State.STOPPED], [State.STOPPED], Standing.DOWN),
         (State.STOPPED, [State.READY], [State.READY], Standing.DOWN),
     ],

@@ -103,6 +103,16 @@ def test_a_loading_engine_shows_its_progress(status_of, page_of, sleeper):
     assert status.state == "starting"
 
 
+def test_a_model_is_not_called_deterministic_before_its_engine_says_so(status_of, page_of, sleeper):
+    page = page_of(ENGINE, sleeper.pid)
+    page.update(phase=Phase.LOADING)
+    assert status_of(info(ENGINE, pid=sleeper.pid)).models[0].deterministic is None
+    for truth in (True, False):
+        page.update(phase=Phase.READY, is_deterministic=truth)
+        assert status_of(info(ENGINE, pid=sleeper.pid)).models[0].deterministic is truth
+    assert status_of(info(ENGINE, "STOPPED")).models[0].deterministic is None
+
+
 @pytest.mark.parametrize("state", [LaunchState.BACKOFF, LaunchState.PARKED])
 def test_a_process_that_must_wait_shows_why_and_for_how_long(status_of, paths, sleeper, state):
     launch(paths, ENGINE, sleeper.pid, state, reason="weights are damaged", next_try_at_s=boottime_s() + 100)

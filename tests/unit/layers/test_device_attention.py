@@ -13,7 +13,7 @@ import torch
 import aphrodited.layers
 from aphrodited.errors import ConfigError
 from aphrodited.layers import paged_attention_reference as reference
-from aphrodited.layers.attention import AttentionMetadata
+from aphrodited.layers.attention import AttentionMetadata, as_key_cache
 from aphrodited.layers.device_attention import DeviceAttention, load_device_kernels
 from aphrodited.layers.paged_attention import UNLIMITED, PagedAttention
 from aphrodited.layers.rotary import rotary_table
@@ -119,7 +119,7 @@ def test_it_agrees_with_the_cpu_s_attention_over_the_same_seam() -> None:
     rotary = rotary_table(128, 16, 10000.0)
     ours, theirs = DeviceAttention(4, 16, rotary, device=torch.device("cpu"), dtype=torch.float32), PagedAttention(4, 16, rotary)
     metadata = batch_of([20, 1], [3, 30])
-    cache = torch.randn(6, 2, BLOCK_SIZE, 16), torch.randn(6, 2, BLOCK_SIZE, 16)
+    cache = as_key_cache(torch.randn(6, 2, BLOCK_SIZE, 16)), torch.randn(6, 2, BLOCK_SIZE, 16)
     qkv = torch.randn(21, (4 + 4) * 16)
     result = ours(qkv.clone(), (cache[0].clone(), cache[1].clone()), ours.plan(metadata), 9)
     torch.testing.assert_close(result, theirs(qkv, cache, theirs.plan(metadata), 9), rtol=1e-4, atol=1e-5)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from aphrodited.layers import paged_attention
 from aphrodited.layers import paged_attention_reference as reference
-from aphrodited.layers.attention import AttentionMetadata
+from aphrodited.layers.attention import AttentionMetadata, as_key_cache
 from aphrodited.layers.paged_attention import (
     MAX_TILE_ROWS,
     UNLIMITED,
@@ -31,23 +33,25 @@ SHAPES = {  # H, K, D, R
     "one key head per query head, partial rotation": (8, 8, 64, 16),
     "tiny": (4, 2, 8, 8),
     "odd head size": (2, 1, 20, 10),
+    "many query heads per key head": (12, 1, 32, 32),
 }
 
 BATCHES = {  # lengths, starts
     "decode": ([1] * 5, [0, 15, 16, 31, 200]),
     "prefill": ([1, 16, 17, 40], [0, 0, 0, 0]),
     "chunks": ([7, 33, 1], [20, 64, 5]),
+    "long": ([150, 1, 3], [0, 180, 127]),
 }
 
 
 def caches(num_blocks: int, num_kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
     shape = (num_blocks, num_kv_heads, BLOCK_SIZE, head_dim)
-    return torch.randn(shape), torch.randn(shape)
+    return as_key_cache(torch.randn(shape)), torch.randn(shape)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
-@pytest.mark.parametrize("window", [UNLIMITED, 1, 5, 16, 33])
+@pytest.mark.parametrize("window", [UNLIMITED, 1, 5, 16, 33, 70])
 def test_kernels_agree_with_the_reference(
     shape: tuple[int, ...], batch: tuple[list[int], list[int]], window: int
 ) -> None:
@@ -117,6 +121,64 @@ def test_a_row_has_the_same_bits_in_every_batch_and_chunk(window: int | None) ->
     assert torch.equal(together[40:130], whole)
 
 
+def outputs_of(
+    attention: PagedAttention, rows: Tensor, chunks: list[int], block_size: int, head_dim: int, window: int | None
+) -> Tensor:
+    """One sequence, computed in chunks, its blocks anywhere in a cache that is otherwise no number."""
+    num_kv_heads, num_blocks = 2, len(rows) // block_size + 1
+    memory = torch.full((2, num_blocks, num_kv_heads, block_size, head_dim), torch.nan)
+    cache = as_key_cache(memory[0]), memory[1]
+    table = torch.randperm(num_blocks)
+    outputs, start = [], 0
+    for length in chunks:
+        positions = torch.arange(start, start + length)
+        metadata = AttentionMetadata(
+            positions=positions,
+            slot_mapping=table[positions // block_size] * block_size + positions % block_size,
+            block_tables=table.int().unsqueeze(0),
+            cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
+            context_lens=torch.tensor([start + length], dtype=torch.int32),
+            max_query_len=length,
+        )
+        outputs.append(attention(rows[start : start + length].clone(), cache, attention.plan(metadata), window))
+        start += length
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("heads", [2, 6, 10])
+@pytest.mark.parametrize("head_dim", [32, 80, 20])
+def test_a_decoded_row_has_the_bits_of_a_prefilled_one_for_any_block_size(heads: int, head_dim: int) -> None:
+    """Random lengths, cuts and windows; blocks that are read in place and blocks that are copied."""
+    rng = random.Random(heads * head_dim)
+    torch.manual_seed(heads)
+    attention = PagedAttention(heads, head_dim, rotary_table(256, head_dim, 10000.0))
+    for _ in range(4):
+        length, window = rng.randint(1, 230), rng.choice([None, rng.randint(1, 200)])
+        rows = 3 * torch.randn(length, (heads + 2 * 2) * head_dim)
+        whole = outputs_of(attention, rows, [length], 16, head_dim, window)
+        assert whole.isfinite().all()
+        cuts = sorted({0, length, *(rng.randint(0, length) for _ in range(4))})
+        chunks = [end - start for start, end in pairwise(cuts)]
+        for block_size in (1, 4, 32, 128):
+            assert torch.equal(outputs_of(attention, rows, chunks, block_size, head_dim, window), whole)
+        assert torch.equal(outputs_of(attention, rows, [1] * length, 64, head_dim, window), whole)
+
+
+def test_scores_far_apart_and_numbers_that_are_none_come_out_as_they_should() -> None:
+    torch.manual_seed(5)
+    attention = PagedAttention(2, 16, rotary_table(256, 16, 10000.0))
+    rows = torch.randn(100, 6 * 16)
+    rows[:, :64] *= 300  # scores of thousands: all weight is on one key
+    plain = outputs_of(attention, rows, [100], 16, 16, None)
+    assert plain.isfinite().all()
+    rows[70, 70] = torch.inf
+    assert torch.equal(outputs_of(attention, rows, [100], 16, 16, None)[:70], plain[:70])
+    rows[70, 0] = torch.nan
+    broken = outputs_of(attention, rows, [100], 16, 16, None)
+    assert torch.equal(broken[:70], plain[:70])
+    assert broken[70, :16].isnan().all()
+
+
 def test_a_window_hides_whatever_is_older() -> None:
     torch.manual_seed(4)
     attention = PagedAttention(4, 8, rotary_table(128, 8, 10000.0))
@@ -177,8 +239,8 @@ def test_without_numba_the_reference_takes_over(monkeypatch: pytest.MonkeyPatch)
 def kernel_files_after_loading(cache_dir: Path, sources: str) -> list[Path]:
     script = (
         "import sys; from pathlib import Path; from aphrodited.layers.paged_attention import load_kernels;"
-        f"kernels = load_kernels(Path(sys.argv[1]), {sources}); import numpy as np;"
-        "kernels.add_values(np.ones(4, np.float32), np.ones((4, 8), np.float32), 4, np.zeros(8, np.float32))"
+        f"load_kernels(Path(sys.argv[1]), {sources}); import numpy as np; from aphrodited.layers import norm_kernels;"
+        "norm_kernels.normalize_row(np.ones(4, np.float32), np.ones(4, np.float32), 1.0, np.ones(4, np.float32))"
     )
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
     subprocess.run([sys.executable, "-c", script, str(cache_dir)], check=True, env=environment, timeout=50)

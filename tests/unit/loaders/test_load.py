@@ -46,6 +46,18 @@ def test_a_model_computes_in_float32(directory: Path) -> None:
         load(directory, dtype="bfloat16")
 
 
+@pytest.mark.parametrize("has_bfloat16", [False, True])
+def test_no_instruction_of_a_cpu_makes_auto_a_half_precision(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, has_bfloat16: bool
+) -> None:
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: has_bfloat16)
+    half = write_tiny_llama_dir(directory.parent / "half", torch_dtype="bfloat16")
+    model = load(half, dtype="auto")
+    assert model.dtype == torch.float32
+    assert prompt_logits(model, PROMPT).dtype == torch.float32
+
+
 def test_the_format_must_fit_the_path(directory: Path, tmp_path: Path) -> None:
     file = write_gguf_model(tmp_path / "model.gguf", directory)
     load(file, load_format="gguf")
@@ -92,3 +104,12 @@ def test_a_known_shape_needs_no_file() -> None:
 def test_dummy_of_an_unknown_shape_says_what_is_known(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="built-in shapes: EleutherAI/pythia-70m-deduped"):
         load(tmp_path / "nothing", load_format="dummy")
+
+
+@pytest.mark.parametrize("write", [write_tiny_llama_dir, write_tiny_neox_dir])
+def test_positions_that_no_sequence_reaches_are_not_prepared(write: object, tmp_path: Path) -> None:
+    directory = write(tmp_path / "model")  # type: ignore[operator]
+    whole, short, long = (load(directory, max_positions=n) for n in (None, 16, 10**6))
+    assert [model.num_positions for model in (whole, short, long)] == [128, 16, 128]
+    assert torch.equal(prompt_logits(short, PROMPT), prompt_logits(whole, PROMPT))
+    assert short.fingerprint == whole.fingerprint

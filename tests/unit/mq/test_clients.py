@@ -17,6 +17,7 @@ from aphrodited.mq.messages import (
     Attached,
     Dropped,
     EngineDead,
+    HandingOver,
     OutputMessage,
     RequestFailed,
     StepOutputs,
@@ -210,6 +211,15 @@ def test_the_death_is_told_to_everybody(rig: Rig) -> None:
     sockets = [rig.connect("a"), rig.connect("b")]
     rig.table.send_death("cause")
     assert [read(socket) for socket in sockets] == [EngineDead("cause")] * 2
+
+
+def test_a_hand_over_is_told_to_everybody_and_to_whoever_comes_later(rig: Rig) -> None:
+    early = rig.connect("early")
+    rig.table.send_handing_over()
+    late = rig.connect("late")
+    assert [read(early), read(late)] == [HandingOver()] * 2
+    rig.table.send_outputs([token(1, 5)])
+    assert read(early) == StepOutputs(0, [token(1, 5)])  # it was no numbered frame
 
 
 def test_all_requests_can_be_failed_at_once(rig: Rig) -> None:

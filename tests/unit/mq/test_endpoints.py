@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import subprocess
@@ -80,7 +79,7 @@ def test_a_killed_engine_leaves_nothing_in_the_way(model_paths: ModelPaths) -> N
 
 def test_a_generation_that_still_drains_keeps_its_folder(model_paths: ModelPaths) -> None:
     with closing(promote(model_paths)) as leaving:
-        fcntl.flock(leaving._lock_fd, fcntl.LOCK_UN)  # as an engine that hands over
+        leaving.hand_over()
         with closing(promote(model_paths, wait_s=0)) as next_one:
             next_one.announce()
             assert leaving.folder.is_dir()
@@ -89,7 +88,7 @@ def test_a_generation_that_still_drains_keeps_its_folder(model_paths: ModelPaths
 
 def test_leaving_late_does_not_touch_the_successor(model_paths: ModelPaths) -> None:
     leaving = promote(model_paths)
-    fcntl.flock(leaving._lock_fd, fcntl.LOCK_UN)
+    leaving.hand_over()
     with closing(promote(model_paths, wait_s=0)) as next_one:
         next_one.announce()
         leaving.close()
@@ -143,6 +142,7 @@ def test_the_lock_file_names_its_holder(model_paths: ModelPaths) -> None:
     with closing(promote(model_paths)) as generation:
         start_ticks = process_start_ticks(os.getpid())
         assert start_ticks is not None
+        assert generation._lock_fd is not None
         assert read_holder(generation._lock_fd) == Holder(os.getpid(), start_ticks)
         assert is_served(model_paths)
 

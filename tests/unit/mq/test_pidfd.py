@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -32,3 +33,15 @@ def test_another_process_of_the_same_number_is_not_it() -> None:
 @pytest.mark.parametrize("pid", [0, -1, 1 << 40])
 def test_a_number_that_no_process_has_is_gone(pid: int) -> None:
     assert open_pidfd(pid, 0) is None
+
+
+def test_a_thread_is_no_process() -> None:
+    is_over = threading.Event()
+    thread = threading.Thread(target=is_over.wait)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        assert open_pidfd(thread.native_id, 0) is None
+    finally:
+        is_over.set()
+        thread.join()

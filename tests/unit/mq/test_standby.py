@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from aphrodited.mq.endpoints import Generation, is_served, promote, try_lock
-from aphrodited.mq.standby import TICK_S, wait_for_promotion
+from aphrodited.mq.standby import wait_for_promotion
 from aphrodited.paths import ModelPaths
 from tests.support.daemons import wait_until
 
@@ -83,14 +83,28 @@ def test_a_standby_follows_an_engine_that_is_killed(model_paths: ModelPaths) -> 
         waiter.end()
 
 
-def test_a_lock_that_is_let_go_by_a_living_engine_is_found_too(model_paths: ModelPaths) -> None:
+def test_a_living_engine_hands_over_without_a_tick_in_between(
+    model_paths: ModelPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aphrodited.mq.standby.TICK_S", 3600.0)
     leaving = promote(model_paths)
     waiter = Waiter(model_paths)
     wait_until(lambda: waiter.num_ticks, what="a tick")
     assert waiter.promoted is None
+    leaving.hand_over()
+    wait_until(lambda: waiter.promoted, what="the promotion")
+    assert leaving.folder.is_dir()
     leaving.close()
-    wait_until(lambda: waiter.promoted, TICK_S * 5, "the promotion")
     waiter.end()
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_an_engine_that_hands_over(model_paths: ModelPaths) -> None:
+    leaving = promote(model_paths)
+    inherited = os.dup(leaving._lock_fd or 0)
+    leaving.hand_over()
+    promote(model_paths, wait_s=0).close()
+    leaving.close()
+    os.close(inherited)
 
 
 def test_of_several_standbys_one_is_promoted_at_a_time(model_paths: ModelPaths) -> None:

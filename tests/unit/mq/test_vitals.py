@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import zmq
 from aphrodited.config.schema import ModelConfig
 from aphrodited.engine.aphrodite_engine import AphroditeEngine
 from aphrodited.engine.null_backend import create_null_backend
+from aphrodited.flight import UNKNOWN, FlightRecorder, flight_path, read_flight
 from aphrodited.interfaces import StepPlan
 from aphrodited.mq.pace import StepPace
 from aphrodited.mq.vitals import Vitals
@@ -26,6 +28,7 @@ class Rig:
         self.path = path
         self.page = PageWriter(path)
         self.backend: AphroditeEngine = create_null_backend(ModelConfig("m", "nowhere", backend="null"))
+        self.flight = FlightRecorder(path.parent / "flights", "p", 7, 8)
         self.vitals = Vitals(
             self.backend,
             self.page,
@@ -34,8 +37,14 @@ class Rig:
             pace=StepPace(30.0),
             heartbeat_s=2.0,
             stats_log_s=60.0,
+            flight=self.flight,
             clock=lambda: self.now_s,
         )
+
+    def computed(self) -> tuple[tuple[bytes, int], ...]:
+        record = read_flight(flight_path(self.path.parent / "flights", "p", os.getpid()))
+        assert record is not None
+        return record.sequences
 
     def read(self) -> Page:
         page = read_page(self.path)
@@ -49,6 +58,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     with context, context.socket(zmq.PUB) as health:
         rig = Rig(tmp_path / "page", health)
         yield rig
+        rig.flight.close()
         rig.page.close()
         rig.backend.close()
 
@@ -116,3 +126,28 @@ def test_statistics_are_logged_while_it_works_only(rig: Rig) -> None:
         rig.now_s += 61
         rig.vitals.publish_if_due()
     assert [line["event"] for line in logs] == ["stats_reported"]
+
+
+def test_the_flight_record_names_a_request_while_it_is_taken_in_and_while_a_step_computes_it(rig: Rig) -> None:
+    request = GenerateRequest("r", [1, 2], SamplingParams(max_tokens=2), fingerprint=b"f" * 16)
+    rig.vitals.request_comes(request)
+    assert rig.computed() == ((b"f" * 16, 2),)
+    rig.backend.add_request(1, request)
+    rig.vitals.request_taken()
+    assert rig.computed() == ()
+    rig.backend.add_request(2, GenerateRequest("r", [1], SamplingParams(max_tokens=2)))
+    seen: list[tuple[tuple[bytes, int], ...]] = []
+    rig.backend.on_progress = lambda: seen.append(rig.computed())
+    for _ in range(2):
+        rig.backend.step()
+        rig.vitals.step_ended()
+    assert seen[0] == ((b"f" * 16, 2), (UNKNOWN, 1))
+    assert seen[-1] == ((b"f" * 16, 3), (UNKNOWN, 2))
+    assert rig.computed() == ()
+
+
+def test_a_step_that_fails_leaves_its_requests_on_record(rig: Rig) -> None:
+    rig.backend.add_request(1, GenerateRequest("r", [131071, 131071, 1], SamplingParams(), fingerprint=b"f" * 16))
+    with pytest.raises(RuntimeError, match="drill"):
+        rig.backend.step()
+    assert rig.computed() == ((b"f" * 16, 3),)

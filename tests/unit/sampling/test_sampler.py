@@ -5,12 +5,22 @@ import random
 import pytest
 import torch
 
+from aphrodited.sampling.kernel_choice import choice_kernels
 from aphrodited.sampling.sampled import Sampled, SamplingRow
 from aphrodited.sampling.sampler import Sampler
 from aphrodited.sampling_params import SamplingParams
 
 NUM_DRAWS = 4000
 LOGITS = torch.tensor([1.0, 3.0, -torch.inf, 2.5, 0.0, 2.0, -1.0, 2.9])
+
+
+@pytest.fixture(autouse=True, params=["kernels", "tensors"])
+def _way(request, monkeypatch):
+    """On a GPU, and without numba, tokens are chosen with tensors."""
+    if request.param == "tensors":
+        monkeypatch.setattr("aphrodited.sampling.sampler.choice_kernels", lambda: None)
+    elif choice_kernels() is None:
+        pytest.skip("there is no numba")
 
 
 def sample(logits, *rows):

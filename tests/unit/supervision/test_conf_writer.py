@@ -45,6 +45,18 @@ def test_supervisor_reads_back_what_was_meant(tmp_path):
     assert "--listen-fd" not in parsed["programs"]["monitor"]["argv"]
 
 
+def test_engines_of_an_unloaded_model_are_not_started(tmp_path):
+    paths = paths_in(tmp_path)
+    other = ModelConfig(name="other", path="/srv/models/other.gguf", standby=0)
+    config = msgspec.structs.replace(CONFIG, models=(*CONFIG.models, other))
+    write_conf(config, paths, LAUNCHER, 7, {CONFIG.models[0].name})
+    parsed = parse_conf(paths.supervisord_conf)
+    not_started = {name for name, program in parsed["programs"].items() if not program["autostart"]}
+    assert not_started == {"engine-d26ab3ee-0", "engine-d26ab3ee-1"}
+    with pytest.raises(RuntimeError):
+        check_conf(config, paths, LAUNCHER, 7)
+
+
 def test_a_file_that_says_something_else_is_not_used(tmp_path):
     paths = paths_in(tmp_path)
     write_conf(CONFIG, paths, LAUNCHER, 7)

@@ -4,7 +4,7 @@ import pytest
 
 from aphrodited.config.schema import RecoveryConfig
 from aphrodited.supervision.governor import Decision, decide
-from aphrodited.supervision.ledger import Death, Reset, Verdict
+from aphrodited.supervision.ledger import Conviction, Death, Reset, Trial, Verdict
 from aphrodited.supervision.program_state import LaunchState
 
 BOOT = "this-boot"
@@ -18,6 +18,10 @@ def entry(at_s, what, program="p", boot_id=BOOT, **fields):
         return Reset(**common)
     if what == "verdict":
         return Verdict(**common, pid=1, verdict="hang", action="kill", reason="stood still")
+    if what == "trial":
+        return Trial(**common, pid=1, num_suspects=9, model="m")
+    if what == "conviction":
+        return Conviction(**common, pid=1, fingerprint="ff", cause="", model="m")
     kinds = {
         "strike": {"code": 70},
         "worked": {"signal": "SIGKILL", "num_finished": 1},
@@ -57,6 +61,12 @@ def ask(lives, now_s, policy=POLICY, jitter=0.0):
         ([(10, "config"), (20, "reset")], 20, LaunchState.RUNNING, 0),
         ([(10, "config"), (20, "stopped")], 20, LaunchState.RUNNING, 0),
         ([(10, "verdict")], 10, LaunchState.RUNNING, 0),
+        ([(10, "strike"), (12, "strike"), (12, "trial")], 12, LaunchState.RUNNING, 0),
+        ([(10, "strike"), (12, "strike"), (12, "trial"), (15, "strike")], 15, LaunchState.BACKOFF, 1),
+        ([(10, "strike"), (12, "strike"), (12, "trial"), (15, "strike"), (15, "conviction")], 15, LaunchState.RUNNING, 0),
+        ([(10, "strike"), (12, "strike"), (15, "strike"), (15, "conviction")], 15, LaunchState.RUNNING, 0),
+        ([(10, "config"), (12, "conviction")], 12, LaunchState.PARKED, 298),
+        ([(10, "strike"), (12, "conviction")] * 5, 12, LaunchState.PARKED, 298),
     ],
 )
 def test_what_follows_a_history(lives, now_s, state, delay_s):

@@ -5,16 +5,20 @@ import shutil
 import signal
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from supervisor import events
 from supervisor.medusa import asyncore_25 as asyncore
 from supervisor.states import ProcessStates, SupervisorStates
 
-from aphrodited.config.schema import Config, ModelConfig
+from aphrodited.config.loader import write_effective
+from aphrodited.config.schema import Config, ModelConfig, PathsConfig, RecoveryConfig
 from aphrodited.paths import DaemonPaths
 from aphrodited.supervision.plugin import FATAL_PAUSE_S, HOLD_S, Plugin
+from aphrodited.supervision.program_state import LaunchState, ProgramState, write_program_state
 from aphrodited.supervision.programs import programs
 from aphrodited.supervision.sd_notify import ServiceManager
+from aphrodited.supervision.standstill import StandstillWatch
 
 CONFIG = Config(models=(ModelConfig("m", "p"),))
 NO_SUCH_PID = 2**22 - 3
@@ -31,7 +35,7 @@ class FakeProcess:
     """As much of Supervisor's Subprocess as the plugin may touch."""
 
     def __init__(self, name):
-        self.config = SimpleNamespace(name=name, autorestart=True)
+        self.config = SimpleNamespace(name=name, autorestart=True, stopwaitsecs=0)
         self.pid = 0
         self.state = ProcessStates.RUNNING
         self.spawnerr = "fork failed"
@@ -53,7 +57,11 @@ class FakeSupervisor:
         self.logged = []
         logger = SimpleNamespace(critical=self.logged.append)
         self.options = SimpleNamespace(
-            logger=logger, mood=SupervisorStates.RUNNING, pidhistory={}, waitpid=lambda: (None, None)
+            logger=logger,
+            mood=SupervisorStates.RUNNING,
+            pidhistory={},
+            waitpid=lambda: (None, None),
+            signal_receiver=SimpleNamespace(_signals_recvd=[signal.SIGHUP, signal.SIGCHLD]),
         )
         processes = {program.name: FakeProcess(program.name) for program in programs(CONFIG)}
         self.process_groups = {"all": SimpleNamespace(processes=processes)}
@@ -175,6 +183,43 @@ def test_a_program_in_fatal_is_started_again_after_a_minute(made):
     made.clock.now_s += 2
     made.wakeup.readable()
     assert process.num_spawns == 1
+
+
+def test_a_sighup_from_before_the_handler_stood_restarts_nothing(made):
+    events.notify(events.SupervisorRunningEvent())
+    assert made.supervisor.options.signal_receiver._signals_recvd == [signal.SIGCHLD]
+
+
+def reloaded(made, **recovery):
+    """A reload has replaced effective.json."""
+    paths = PathsConfig(*map(str, (made.paths.runtime_dir, made.paths.log_dir, made.paths.state_dir)))
+    config = msgspec.structs.replace(CONFIG, recovery=RecoveryConfig(**recovery), paths=paths)
+    write_effective(config, made.paths.effective_config)
+
+
+def test_a_program_may_take_as_long_to_stop_as_the_configuration_that_it_started_with_says(made):
+    engine = next(name for name in made.supervisor.process_groups["all"].processes if name.startswith("engine"))
+    process = made.supervisor.process(engine)
+    reloaded(made, engine_stop_timeout_s=77)
+    made.wakeup.readable()
+    assert process.config.stopwaitsecs == 0
+    events.notify(events.ProcessStateStartingEvent(process, ProcessStates.STOPPED))
+    assert process.config.stopwaitsecs == 77
+
+
+def test_a_reloaded_limit_for_standing_still_holds_at_the_next_look(made, monkeypatch):
+    limits = []
+    monkeypatch.setattr(StandstillWatch, "look", lambda _self, name, _pid, _page, limit_s, **_: limits.append((name, limit_s)))
+    process = made.supervisor.process("monitor")
+    process.pid = os.getpid()
+    write_program_state(
+        made.paths.program_state("monitor"), ProgramState("monitor", os.getpid(), LaunchState.RUNNING, 0.0)
+    )
+    for loop_hang_s in (10.0, 42.0):
+        reloaded(made, loop_hang_s=loop_hang_s)
+        made.clock.now_s += 1
+        made.wakeup.readable()
+    assert limits == [("monitor", 10.0), ("monitor", 42.0)]
 
 
 def test_sigterm_begins_the_orderly_stop(made):

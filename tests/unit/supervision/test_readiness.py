@@ -43,6 +43,19 @@ def test_the_condition_of_a_program(sight, condition):
 
 
 @pytest.mark.parametrize(
+    ("unloaded", "is_ready", "text"),
+    [
+        ((), False, "a serves; b is down"),
+        (("b",), True, "a serves; b is unloaded"),
+        (("a", "b"), True, "a is unloaded; b is unloaded"),
+    ],
+)
+def test_nobody_waits_for_an_unloaded_model(unloaded, is_ready, text):
+    readiness = judge(PROGRAMS, {name: sight for name, sight in ALL.items() if name != ENGINE_B}, unloaded)
+    assert (readiness.is_ready, readiness.text) == (is_ready, text)
+
+
+@pytest.mark.parametrize(
     ("changes", "is_ready", "text"),
     [
         ({}, True, "a serves; b serves"),

@@ -56,6 +56,16 @@ def test_a_process_without_a_page_has_longer(watch, clock):
     assert verdict == f"wrote no page in {START_LIMIT_S + 1:.0f} s"
 
 
+def test_a_stopped_process_without_a_page_has_no_longer_than_others(watch, clock):
+    for _ in range(11):
+        clock.now_s += 1
+        watch.begin_round()
+        assert watch.look("engine", 7, None, 10.0, is_stopped=True) is None
+    clock.now_s += 1
+    watch.begin_round()
+    assert watch.look("engine", 7, None, 10.0, is_stopped=True) == "was stopped 11 s ago, before it did anything"
+
+
 def test_another_process_begins_anew(watch, clock):
     assert looks(watch, clock, 9, lambda: page(1)) is None
     assert looks(watch, clock, 9, lambda: page(1), pid=8) is None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from aphrodited.errors import EXIT_CONFIG, EXIT_ENGINE_FAILED, EXIT_TEMPORARY, ConfigError, ModelLoadError
+from aphrodited.interfaces import ModelFacts
 from aphrodited.mq.endpoints import GenerationTakenError
-from aphrodited.workers.engine import exit_code_of
+from aphrodited.workers.engine import caveat, exit_code_of
 
 
 @pytest.mark.parametrize(
@@ -21,3 +23,10 @@ from aphrodited.workers.engine import exit_code_of
 )
 def test_an_error_has_its_exit_code(error: Exception, code: int) -> None:
     assert exit_code_of(error) == code
+
+
+def test_only_an_engine_that_is_not_deterministic_needs_a_word() -> None:
+    facts = ModelFacts("m", 8, 8, (), 4, 2, 1, "float32", "f", deterministic=True, backend="embedded")
+    assert caveat(facts) == ""
+    other = msgspec.structs.replace(facts, deterministic=False, nondeterminism="computed on cuda:0")
+    assert caveat(other) == "not deterministic: computed on cuda:0"

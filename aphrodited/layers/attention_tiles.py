@@ -1,0 +1,250 @@
+"""Attention of one tile of query rows over the keys of its sequence, for kernels; the arithmetic itself is `vector_tiles`'.
+
+Goes over the keys in tiles of KEY_TILE positions, counted from the sequence's beginning. The rows of a tile and the heads that
+share a key head are done side by side, so that a key is loaded once for many of them, but each of them by itself: its bits
+depend on nothing but its own query and its visible keys and values, so they are the same in any company, however its sequence
+was cut, and for any block size. What a row may not see is not multiplied with nothing, but left out.
+
+Pointers are not checked: block ids come from the block manager.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from aphrodited.layers.kernels import Floats, Ints, Longs, compile_kernel
+from aphrodited.layers.prefetch import prefetch
+from aphrodited.layers.vector_tiles import (
+    KEY_TILE,
+    LANES,
+    LARGEST,
+    MAX_ROWS,
+    QUERY,
+    SCORES,
+    SUMS,
+    add_values,
+    row_width,
+    score_keys,
+    totals_at,
+    weigh,
+)
+
+_ITEM_BYTES = 4  # of a float32
+
+score_1, score_2, score_4, score_8 = map(score_keys, (1, 2, 4, 8))
+add_1, add_2, add_4, add_8 = map(add_values, (1, 2, 4, 8))
+
+
+class Tile(NamedTuple):
+    """Query rows that follow each other in one sequence, times the query heads that share a key head: one vector each.
+
+    A row's vectors are side by side. The caches are addresses of the key head's numbers in the first block.
+    """
+
+    key_cache: int
+    value_cache: int
+    block_stride: int  # from one block to the next, in numbers
+    block_size: int
+    head_dim: int
+    group: int  # query heads of a key head
+    num_vectors: int
+    position: int  # of the first row
+    window: int
+
+
+def _visible(tile: Tile, vector: int, base: int) -> tuple[int, int]:
+    """Which of the KEY_TILE keys from position `base` on a vector sees: from begin to end, none if they are equal."""
+    num_keys = tile.position + vector // tile.group + 1 - base
+    end = min(KEY_TILE, max(0, num_keys))
+    return min(end, max(0, num_keys - tile.window)), end
+
+
+def _find_keys(tile: Tile, table: Ints, base: int, num_keys: int, keys: Longs, values: Longs) -> None:
+    """Fill in the addresses of the first values from position `base` on, and of each LANES keys: so many never cross a block."""
+    for t in range(0, num_keys, LANES):
+        offset = (base + t) % tile.block_size
+        block = np.int64(table[(base + t) // tile.block_size]) * tile.block_stride
+        keys[t // LANES] = tile.key_cache + _ITEM_BYTES * (block + offset)
+        first_value = tile.value_cache + _ITEM_BYTES * (block + offset * tile.head_dim)
+        for i in range(min(LANES, num_keys - t)):
+            values[t + i] = first_value + _ITEM_BYTES * i * tile.head_dim
+
+
+def _prefetch_keys(tile: Tile, keys: Longs, column: int) -> None:
+    """Ask for LANES keys."""
+    for d in range(tile.head_dim):
+        prefetch(keys[column // LANES] + _ITEM_BYTES * d * tile.block_size)
+
+
+def _prefetch_values(tile: Tile, values: Longs, num_keys: int) -> None:
+    for t in range(num_keys):
+        for d in range(0, tile.head_dim, LANES):
+            prefetch(values[t] + _ITEM_BYTES * d)
+
+
+visible = compile_kernel(_visible, set())
+find_keys = compile_kernel(_find_keys, set())
+prefetch_keys = compile_kernel(_prefetch_keys, set())
+prefetch_values = compile_kernel(_prefetch_values, set())
+
+
+def _score_rows(
+    rows: Floats, first: int, count: int, begin: int, end: int, keys: Longs, stride: int, head_dim: int
+) -> None:
+    """Scores of `count` rows, a power of two up to MAX_ROWS."""
+    if count == 8:
+        score_8(rows, first, begin, end, keys, stride, head_dim)
+    elif count == 4:
+        score_4(rows, first, begin, end, keys, stride, head_dim)
+    elif count == 2:
+        score_2(rows, first, begin, end, keys, stride, head_dim)
+    else:
+        score_1(rows, first, begin, end, keys, stride, head_dim)
+
+
+def _add_rows(rows: Floats, first: int, count: int, begin: int, end: int, values: Longs, head_dim: int) -> None:
+    """Values to the totals of `count` rows, a power of two up to MAX_ROWS."""
+    if begin >= end:
+        return
+    if count == 8:
+        add_8(rows, first, begin, end, values, head_dim)
+    elif count == 4:
+        add_4(rows, first, begin, end, values, head_dim)
+    elif count == 2:
+        add_2(rows, first, begin, end, values, head_dim)
+    else:
+        add_1(rows, first, begin, end, values, head_dim)
+
+
+score_rows = compile_kernel(_score_rows, set())
+def _add_row(rows: Floats, row: int, begin: int, end: int, values: Longs, head_dim: int) -> None:
+    if begin < end:
+        add_1(rows, row, begin, end, values, head_dim)
+
+
+add_rows = compile_kernel(_add_rows, set())
+add_row = compile_kernel(_add_row, set())
+
+
+def _weigh_scores(rows: Floats, first: int, count: int, tile: Tile, base: int) -> None:
+    """Take the scores of `count` vectors into their running softmax, and make weights of them."""
+    totals, end_of_totals = totals_at(tile.head_dim), row_width(tile.head_dim)
+    for vector in range(first, first + count):
+        begin, end = visible(tile, vector, base)
+        if begin == end:
+            continue
+        for t in range(begin):
+            rows[vector, SCORES + t] = -np.inf
+        for t in range(end, KEY_TILE):
+            rows[vector, SCORES + t] = -np.inf
+        shrinkage = weigh(rows, vector)
+        if shrinkage != 1.0:
+            for i in range(totals, end_of_totals):
+                rows[vector, i] *= shrinkage
+
+
+def _attend_keys(
+    rows: Floats, first: int, count: int, tile: Tile, base: int, stride: int, keys: Longs, values: Longs
+) -> None:
+    """One tile of keys for `count` vectors. What not all of them see is added to each alone, in the same order."""
+    begin, end = visible(tile, first, base)
+    begin_of_last, end_of_last = visible(tile, first + count - 1, base)
+    score_rows(rows, first, count, begin - begin % LANES, end_of_last, keys, stride, tile.head_dim)
+    weigh_scores(rows, first, count, tile, base)
+    for vector in range(first, first + count):
+        to = min(begin_of_last, visible(tile, vector, base)[1])
+        add_row(rows, vector, visible(tile, vector, base)[0], to, values, tile.head_dim)
+    add_rows(rows, first, count, begin_of_last, end, values, tile.head_dim)
+    for vector in range(first, first + count):
+        add_row(rows, vector, max(begin_of_last, end), visible(tile, vector, base)[1], values, tile.head_dim)
+
+
+weigh_scores = compile_kernel(_weigh_scores, set())
+attend_keys = compile_kernel(_attend_keys, set())
+
+
+def _copy_keys(
+    key_cache: Floats, value_cache: Floats, table: Ints, kv_head: int, base: int, begin: int, end: int,
+    key_copies: Floats, value_copies: Floats,
+) -> None:  # fmt: skip
+    """Copy the keys begin … end - 1 of a tile to [D, KEY_TILE], and their values to [KEY_TILE, D and padding]."""
+    head_dim, block_size = key_cache.shape[2:]
+    for t in range(begin, end):
+        block, offset = table[(base + t) // block_size], (base + t) % block_size
+        for d in range(head_dim):
+            key_copies[d, t] = key_cache[block, kv_head, d, offset]
+            value_copies[t, d] = value_cache[block, kv_head, offset, d]
+
+
+copy_keys = compile_kernel(_copy_keys, set())
+
+
+def _attend_tile(
+    rows: Floats, tile: Tile, kv_head: int, table: Ints, key_cache: Floats, value_cache: Floats,
+    key_copies: Floats, value_copies: Floats,
+) -> None:  # fmt: skip
+    """Totals and sums of a tile's vectors over all keys that they see. Blocks of an unusual shape are copied first."""
+    num_keys = tile.position + (tile.num_vectors - 1) // tile.group + 1
+    oldest = max(0, tile.position + 1 - tile.window)
+    is_copied = key_copies.size > 0
+    stride = KEY_TILE if is_copied else tile.block_size
+    keys, next_keys = np.empty(KEY_TILE // LANES, np.int64), np.empty(KEY_TILE // LANES, np.int64)
+    values, next_values = np.empty(KEY_TILE, np.int64), np.empty(KEY_TILE, np.int64)
+    if is_copied:
+        for t in range(KEY_TILE):
+            keys[t // LANES] = key_copies.ctypes.data + _ITEM_BYTES * (t - t % LANES)
+            values[t] = value_copies.ctypes.data + _ITEM_BYTES * t * value_copies.shape[1]
+    begin = oldest % KEY_TILE
+    if not is_copied:
+        find_keys(tile, table, oldest - begin, min(KEY_TILE, num_keys - oldest + begin), keys, values)
+    for base in range(oldest - begin, num_keys, KEY_TILE):
+        end, next_end = min(KEY_TILE, num_keys - base), max(0, min(KEY_TILE, num_keys - base - KEY_TILE))
+        if is_copied:
+            copy_keys(key_cache, value_cache, table, kv_head, base, begin, end, key_copies, value_copies)
+        else:
+            find_keys(tile, table, base + KEY_TILE, next_end, next_keys, next_values)
+            for column in range(0, next_end, LANES):
+                prefetch_keys(tile, next_keys, column)
+            prefetch_values(tile, next_values, next_end)
+        num_left = tile.num_vectors
+        while num_left > 0:
+            count = MAX_ROWS
+            while count > num_left:
+                count //= 2
+            attend_keys(rows, tile.num_vectors - num_left, count, tile, base, stride, keys, values)
+            num_left -= count
+        begin = 0
+        if not is_copied:
+            keys, next_keys, values, next_values = next_keys, keys, next_values, values
+
+
+attend_tile = compile_kernel(_attend_tile, set())
+
+
+def _load_rows(rows: Floats, tile: Tile, qkv: Floats, first_row: int, first_head: int, scale: float) -> None:
+    """Begin a tile's vectors: queries, and nothing summed yet."""
+    rows[: tile.num_vectors] = 0.0
+    for vector in range(tile.num_vectors):
+        rows[vector, LARGEST] = -np.inf
+        start = (first_head + vector % tile.group) * tile.head_dim
+        for d in range(tile.head_dim):
+            rows[vector, QUERY + d] = qkv[first_row + vector // tile.group, start + d] * scale
+
+
+def _store_rows(rows: Floats, tile: Tile, first_row: int, first_head: int, output: Floats) -> None:
+    """Divide a tile's totals by its sums."""
+    totals = totals_at(tile.head_dim)
+    for vector in range(tile.num_vectors):
+        weight_sum = np.float32(0.0)
+        for lane in range(LANES):
+            weight_sum += rows[vector, SUMS + lane]
+        inverse = np.float32(1.0) / weight_sum
+        start = (first_head + vector % tile.group) * tile.head_dim
+        for d in range(tile.head_dim):
+            output[first_row + vector // tile.group, start + d] = rows[vector, totals + d] * inverse
+
+
+load_rows = compile_kernel(_load_rows, set())
+store_rows = compile_kernel(_store_rows, set())

@@ -1,0 +1,266 @@
+"""A step of few rows as machine code: all operations of all layers in one call, see `step_ops`.
+
+Such a step is read from memory more than it is computed, and made of some hundred operations of 10 to 50 µs, which is what
+one call from Python and one wake-up of a thread cost. Here threads meet between operations without leaving the kernel.
+What an operation computes of a row are the functions that the kernels for many rows consist of, with the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from aphrodited.layers.addresses import bytes_at, cache_at, floats_at, ints_at, matrix_at
+from aphrodited.layers.attention_tiles import Tile, attend_tile, load_rows, store_rows
+from aphrodited.layers.finish_kernels import ADD, PLAIN, finish_row
+from aphrodited.layers.float_kernels import multiply_rows as multiply_float_rows
+from aphrodited.layers.float_tiles import PANEL as FLOAT_PANEL
+from aphrodited.layers.float_tiles import TILE_ROWS as FLOAT_TILE_ROWS
+from aphrodited.layers.int8_kernels import multiply_rows, round_row
+from aphrodited.layers.int8_tiles import DEPTH, PANEL, TILE_ROWS
+from aphrodited.layers.kernels import Floats, Ints, Longs, compile_kernel
+from aphrodited.layers.norm_kernels import center_row, normalize_row
+from aphrodited.layers.paged_attention_kernels import rotate_and_store_head
+from aphrodited.layers.shared_work import await_all, claim, finish
+from aphrodited.layers.step_ops import Buffer, Kind, Norm
+from aphrodited.layers.vector_tiles import KEY_TILE, LANES, padded, row_width
+
+_GATED, _ATTENTION, _NORM = int(Kind.GATED), int(Kind.ATTENTION), int(Kind.NORM)
+_ROOT_MEAN_SQUARE, _LAYER = int(Norm.ROOT_MEAN_SQUARE), int(Norm.LAYER)
+_QKV, _ATTENDED = int(Buffer.QKV), int(Buffer.ATTENDED)
+_ITEM_BYTES = 4  # of a float32
+
+
+def _buffer(buffers: Longs, which: int, num_rows: int) -> Floats:
+    """buffers: [len(Buffer), 2], address and width of each."""
+    rows: Floats = matrix_at(buffers[which, 0], num_rows, buffers[which, 1])
+    return rows
+
+
+buffer = compile_kernel(_buffer, set())
+
+
+def _norm_row(op: Any, row: Floats, result: Floats) -> None:
+    if op.norm == _ROOT_MEAN_SQUARE:
+        normalize_row(row, floats_at(op.norm_weight, op.num_channels), op.norm_eps, result)
+    elif op.norm == _LAYER:
+        weight, bias = floats_at(op.norm_weight, op.num_channels), floats_at(op.norm_bias, op.num_channels)
+        center_row(row, weight, bias, op.norm_eps, result)
+    else:
+        result[:] = row
+
+
+norm_row = compile_kernel(_norm_row, set())
+
+
+def _prepare_rows(op: Any, rows: Floats, limit: float, floats: Floats, values: Any, steps: Floats) -> None:
+    """Normalise the rows [R, K] into floats [R + 1, K], whose last row is scratch, and round them: values [R, C], steps [R]."""
+    scratch = floats[rows.shape[0], : op.num_channels]
+    for row in range(rows.shape[0]):
+        normed = floats[row, : op.num_channels]
+        norm_row(op, rows[row], normed)
+        if not op.is_float:
+            signs = floats_at(op.signs, op.num_channels)
+            steps[row] = round_row(normed, signs, op.group, limit, scratch, values[row])
+
+
+def _multiply_panel(
+    values: Any, steps: Floats, panels: int, starts: int, scales: int, bias: int, panel: int, depth: int, result: Floats
+) -> None:
+    """result [R, PANEL]: the products of all rows with one panel of a weight, given by addresses. depth: C / DEPTH."""
+    start = panel * PANEL * _ITEM_BYTES
+    weights = bytes_at(panels + panel * depth * PANEL * DEPTH, depth, PANEL * DEPTH)
+    for first in range(0, result.shape[0], TILE_ROWS):
+        multiply_rows(
+            values,
+            first,
+            min(TILE_ROWS, result.shape[0] - first),
+            steps,
+            weights,
+            ints_at(starts + start, PANEL),
+            floats_at(scales + start, PANEL),
+            floats_at(bias + start, PANEL),
+            result,
+            first,
+            0,
+        )
+
+
+def _multiply_float_panel(rows: Floats, panels: int, bias: int, panel: int, num_channels: int, result: Floats) -> None:
+    """The same for one panel of a float32 weight; result [R, FLOAT_PANEL and more]."""
+    weights = matrix_at(panels + panel * num_channels * FLOAT_PANEL * _ITEM_BYTES, num_channels, FLOAT_PANEL)
+    biases = floats_at(bias + panel * FLOAT_PANEL * _ITEM_BYTES, FLOAT_PANEL)
+    for first in range(0, result.shape[0], FLOAT_TILE_ROWS):
+        num_rows = min(FLOAT_TILE_ROWS, result.shape[0] - first)
+        multiply_float_rows(rows, first, num_rows, weights, biases, result, first, 0)
+
+
+multiply_float_panel = compile_kernel(_multiply_float_panel, set())
+prepare_rows = compile_kernel(_prepare_rows, set())
+multiply_panel = compile_kernel(_multiply_panel, set())
+
+
+def _compute_panel(
+    op: Any, panel: int, floats: Floats, values: Any, steps: Floats, products: Floats, other: Floats, target: Floats
+) -> None:
+    """One panel's columns of the target [R, N]. products: [2, R, a panel's width], scratch."""
+    depth = (op.num_channels + DEPTH - 1) // DEPTH
+    width = FLOAT_PANEL if op.is_float else PANEL
+    start = panel * width
+    size = min(width, op.num_outputs - start)
+    if op.is_float:
+        multiply_float_panel(floats, op.panels, op.bias, panel, op.num_channels, products[0])
+    else:
+        multiply_panel(values, steps, op.panels, op.starts, op.scales, op.bias, panel, depth, products[0])
+    if op.kind == _GATED and op.is_float:
+        multiply_float_panel(floats, op.gate_panels, op.gate_bias, panel, op.num_channels, products[1])
+    elif op.kind == _GATED:
+        multiply_panel(
+            values, steps, op.gate_panels, op.gate_starts, op.gate_scales, op.gate_bias, panel, depth, products[1]
+        )
+    for row in range(target.shape[0]):
+        product, result = products[0, row, :size], target[row, start : start + size]
+        if op.kind == _GATED:
+            gate = products[1, row, :size]
+            finish_row(op.finish, gate, gate)
+            for j in range(size):
+                result[j] = product[j] * gate[j]
+        elif op.finish == ADD:
+            for j in range(size):
+                result[j] = product[j] + other[row, start + j]
+        else:
+            if op.finish != PLAIN:
+                finish_row(op.finish, product, product)
+            result[:] = product
+
+
+compute_panel = compile_kernel(_compute_panel, set())
+
+
+def _run_product(
+    op: Any, shape: Any, buffers: Longs, counters: Longs, floats: Floats, values: Any, steps: Floats, products: Floats
+) -> int:
+    """Chunks are panels. Returns their number."""
+    width = FLOAT_PANEL if op.is_float else PANEL
+    num_panels: int = (op.num_outputs + width - 1) // width
+    is_prepared = False
+    panel = claim(counters)
+    while panel < num_panels:
+        if not is_prepared:
+            prepare_rows(op, buffer(buffers, op.source, shape.num_rows), shape.row_limit, floats, values, steps)
+            is_prepared = True
+        other, target = buffer(buffers, op.other, shape.num_rows), buffer(buffers, op.target, shape.num_rows)
+        compute_panel(op, panel, floats, values, steps, products, other, target)
+        finish(counters)
+        panel = claim(counters)
+    return num_panels
+
+
+def _run_attention(
+    op: Any,
+    shape: Any,
+    buffers: Longs,
+    caches: Longs,  # [layers, 2]: addresses of keys [N, K, D, B] and values [N, K, B, D]
+    rotary: Floats,
+    positions: Longs,
+    slots: Longs,
+    block_tables: Ints,
+    counters: Longs,
+    rows: Floats,
+    key_copies: Floats,
+    value_copies: Floats,
+) -> int:
+    """Chunks are the key heads of each row, which is the last of its sequence. Returns their number."""
+    num_kv_heads, head_dim, block_size = shape.num_kv_heads, shape.head_dim, shape.block_size
+    group = shape.num_heads // num_kv_heads
+    qkv, attended = buffer(buffers, _QKV, shape.num_rows), buffer(buffers, _ATTENDED, shape.num_rows)
+    key_address, value_address = caches[op.layer, 0], caches[op.layer, 1]
+    keys = cache_at(key_address, shape.num_blocks, num_kv_heads, head_dim, block_size)
+    values = cache_at(value_address, shape.num_blocks, num_kv_heads, block_size, head_dim)
+    head_size = head_dim * block_size
+    num_chunks: int = shape.num_rows * num_kv_heads
+    chunk = claim(counters)
+    while chunk < num_chunks:
+        row, kv_head = chunk // num_kv_heads, chunk % num_kv_heads
+        if op.qk_norm_weight:
+            weight = matrix_at(op.qk_norm_weight, shape.num_heads + num_kv_heads, head_dim)
+            for head in range(kv_head * group, (kv_head + 1) * group):
+                query = qkv[row, head * head_dim : (head + 1) * head_dim]
+                normalize_row(query, weight[head], op.qk_norm_eps, query)
+            head = shape.num_heads + kv_head
+            key = qkv[row, head * head_dim : (head + 1) * head_dim]
+            normalize_row(key, weight[head], op.qk_norm_eps, key)
+        rotate_and_store_head(qkv[row], kv_head, group, rotary[positions[row]], slots[row], keys, values)
+        tile = Tile(
+            key_address + _ITEM_BYTES * kv_head * head_size,
+            value_address + _ITEM_BYTES * kv_head * head_size,
+            num_kv_heads * head_size,
+            block_size,
+            head_dim,
+            group,
+            group,
+            positions[row],
+            op.window,
+        )
+        load_rows(rows, tile, qkv, row, kv_head * group, np.float32(shape.scale))
+        attend_tile(rows, tile, kv_head, block_tables[row], keys, values, key_copies, value_copies)
+        store_rows(rows, tile, row, kv_head * group, attended)
+        finish(counters)
+        chunk = claim(counters)
+    return num_chunks
+
+
+def _run_norm(op: Any, shape: Any, buffers: Longs, counters: Longs) -> int:
+    """Chunks are rows. Returns their number."""
+    source, target = buffer(buffers, op.source, shape.num_rows), buffer(buffers, op.target, shape.num_rows)
+    row = claim(counters)
+    while row < shape.num_rows:
+        norm_row(op, source[row], target[row])
+        finish(counters)
+        row = claim(counters)
+    num_rows: int = shape.num_rows
+    return num_rows
+
+
+run_norm = compile_kernel(_run_norm, set())
+run_product = compile_kernel(_run_product, set())
+run_attention = compile_kernel(_run_attention, set())
+
+
+def _run_step(
+    ops: Any,  # [number of operations] of OP
+    shapes: Any,  # [1] of SHAPE
+    buffers: Longs,  # [len(Buffer), 2]
+    caches: Longs,  # [layers, 2]
+    rotary: Floats,  # [P, R]
+    positions: Longs,  # [R]
+    slots: Longs,  # [R]
+    block_tables: Ints,  # [R, M]
+    counters: Longs,  # [number of operations, COUNTERS], zeros
+) -> None:
+    """One thread's part in all operations; it returns when all are done. Any number of threads may call it, at any time."""
+    shape = shapes[0]
+    most_channels = 0
+    for o in range(ops.shape[0]):
+        most_channels = max(most_channels, ops[o].num_channels)
+    floats = np.empty((shape.num_rows + 1, most_channels), np.float32)
+    values = np.zeros((shape.num_rows, (most_channels + DEPTH - 1) // DEPTH * DEPTH), np.uint8)
+    steps, products = np.empty(shape.num_rows, np.float32), np.empty((2, shape.num_rows, max(PANEL, FLOAT_PANEL)), np.float32)
+    num_copies = 0 if shape.head_dim % LANES == 0 and shape.block_size % LANES == 0 else KEY_TILE
+    rows = np.empty((shape.num_heads // shape.num_kv_heads, row_width(shape.head_dim)), np.float32)
+    key_copies = np.zeros((shape.head_dim, num_copies), np.float32)
+    value_copies = np.zeros((num_copies, padded(shape.head_dim)), np.float32)
+    for o in range(ops.shape[0]):
+        if ops[o].kind == _ATTENTION:
+            num_chunks = run_attention(
+                ops[o], shape, buffers, caches, rotary, positions, slots, block_tables, counters[o], rows, key_copies, value_copies
+            )  # fmt: skip
+        elif ops[o].kind == _NORM:
+            num_chunks = run_norm(ops[o], shape, buffers, counters[o])
+        else:
+            num_chunks = run_product(ops[o], shape, buffers, counters[o], floats, values, steps, products)
+        await_all(counters[o], num_chunks)
+
+
+run_step = compile_kernel(_run_step, set(), releases_lock=True)
