@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from aphrodited.layers.kernels import Floats, Ints, Longs, compile_kernel
-from aphrodited.layers.prefetch import prefetch
 from aphrodited.layers.vector_tiles import (
     KEY_TILE,
     LANES,
@@ -33,8 +32,8 @@ from aphrodited.layers.vector_tiles import (
 
 _ITEM_BYTES = 4  # of a float32
 
-score_1, score_2, score_4, score_8 = map(score_keys, (1, 2, 4, 8))
-add_1, add_2, add_4, add_8 = map(add_values, (1, 2, 4, 8))
+score_1, score_2, score_3, score_4, score_8 = map(score_keys, (1, 2, 3, 4, 8))
+add_1, add_2, add_3, add_4, add_8 = map(add_values, (1, 2, 3, 4, 8))
 
 
 class Tile(NamedTuple):
@@ -72,56 +71,55 @@ def _find_keys(tile: Tile, table: Ints, base: int, num_keys: int, keys: Longs, v
             values[t + i] = first_value + _ITEM_BYTES * i * tile.head_dim
 
 
-def _prefetch_keys(tile: Tile, keys: Longs, column: int) -> None:
-    """Ask for LANES keys."""
-    for d in range(tile.head_dim):
-        prefetch(keys[column // LANES] + _ITEM_BYTES * d * tile.block_size)
-
-
-def _prefetch_values(tile: Tile, values: Longs, num_keys: int) -> None:
-    for t in range(num_keys):
-        for d in range(0, tile.head_dim, LANES):
-            prefetch(values[t] + _ITEM_BYTES * d)
+def _rows_beside(num_left: int) -> int:
+    """Of so many rows the number that there is code for: MAX_ROWS, 4, 3, 2 or 1."""
+    count = MAX_ROWS
+    while count > num_left:
+        count = count // 2 if count > 4 else count - 1
+    return count
 
 
 visible = compile_kernel(_visible, set())
 find_keys = compile_kernel(_find_keys, set())
-prefetch_keys = compile_kernel(_prefetch_keys, set())
-prefetch_values = compile_kernel(_prefetch_values, set())
+rows_beside = compile_kernel(_rows_beside, set())
 
 
 def _score_rows(
-    rows: Floats, first: int, count: int, begin: int, end: int, keys: Longs, stride: int, head_dim: int
+    rows: Floats, first: int, count: int, begin: int, end: int, keys: Longs, next_keys: Longs, stride: int, head_dim: int
 ) -> None:
-    """Scores of `count` rows, a power of two up to MAX_ROWS."""
+    """Scores of `count` rows, see rows_beside."""
     if count == 8:
-        score_8(rows, first, begin, end, keys, stride, head_dim)
+        score_8(rows, first, begin, end, keys, next_keys, stride, head_dim)
     elif count == 4:
-        score_4(rows, first, begin, end, keys, stride, head_dim)
+        score_4(rows, first, begin, end, keys, next_keys, stride, head_dim)
+    elif count == 3:
+        score_3(rows, first, begin, end, keys, next_keys, stride, head_dim)
     elif count == 2:
-        score_2(rows, first, begin, end, keys, stride, head_dim)
+        score_2(rows, first, begin, end, keys, next_keys, stride, head_dim)
     else:
-        score_1(rows, first, begin, end, keys, stride, head_dim)
+        score_1(rows, first, begin, end, keys, next_keys, stride, head_dim)
 
 
-def _add_rows(rows: Floats, first: int, count: int, begin: int, end: int, values: Longs, head_dim: int) -> None:
-    """Values to the totals of `count` rows, a power of two up to MAX_ROWS."""
+def _add_rows(rows: Floats, first: int, count: int, begin: int, end: int, values: Longs, next_values: Longs, head_dim: int) -> None:
+    """Values to the totals of `count` rows, see rows_beside."""
     if begin >= end:
         return
     if count == 8:
-        add_8(rows, first, begin, end, values, head_dim)
+        add_8(rows, first, begin, end, values, next_values, head_dim)
     elif count == 4:
-        add_4(rows, first, begin, end, values, head_dim)
+        add_4(rows, first, begin, end, values, next_values, head_dim)
+    elif count == 3:
+        add_3(rows, first, begin, end, values, next_values, head_dim)
     elif count == 2:
-        add_2(rows, first, begin, end, values, head_dim)
+        add_2(rows, first, begin, end, values, next_values, head_dim)
     else:
-        add_1(rows, first, begin, end, values, head_dim)
+        add_1(rows, first, begin, end, values, next_values, head_dim)
 
 
 score_rows = compile_kernel(_score_rows, set())
-def _add_row(rows: Floats, row: int, begin: int, end: int, values: Longs, head_dim: int) -> None:
+def _add_row(rows: Floats, row: int, begin: int, end: int, values: Longs, next_values: Longs, head_dim: int) -> None:
     if begin < end:
-        add_1(rows, row, begin, end, values, head_dim)
+        add_1(rows, row, begin, end, values, next_values, head_dim)
 
 
 add_rows = compile_kernel(_add_rows, set())
@@ -146,19 +144,20 @@ def _weigh_scores(rows: Floats, first: int, count: int, tile: Tile, base: int) -
 
 
 def _attend_keys(
-    rows: Floats, first: int, count: int, tile: Tile, base: int, stride: int, keys: Longs, values: Longs
+    rows: Floats, first: int, count: int, tile: Tile, base: int, stride: int, keys: Longs, values: Longs,
+    next_keys: Longs, next_values: Longs,
 ) -> None:
     """One tile of keys for `count` vectors. What not all of them see is added to each alone, in the same order."""
     begin, end = visible(tile, first, base)
     begin_of_last, end_of_last = visible(tile, first + count - 1, base)
-    score_rows(rows, first, count, begin - begin % LANES, end_of_last, keys, stride, tile.head_dim)
+    score_rows(rows, first, count, begin - begin % LANES, end_of_last, keys, next_keys, stride, tile.head_dim)
     weigh_scores(rows, first, count, tile, base)
     for vector in range(first, first + count):
         to = min(begin_of_last, visible(tile, vector, base)[1])
-        add_row(rows, vector, visible(tile, vector, base)[0], to, values, tile.head_dim)
-    add_rows(rows, first, count, begin_of_last, end, values, tile.head_dim)
+        add_row(rows, vector, visible(tile, vector, base)[0], to, values, next_values, tile.head_dim)
+    add_rows(rows, first, count, begin_of_last, end, values, next_values, tile.head_dim)
     for vector in range(first, first + count):
-        add_row(rows, vector, max(begin_of_last, end), visible(tile, vector, base)[1], values, tile.head_dim)
+        add_row(rows, vector, max(begin_of_last, end), visible(tile, vector, base)[1], values, next_values, tile.head_dim)
 
 
 weigh_scores = compile_kernel(_weigh_scores, set())
@@ -190,8 +189,7 @@ def _attend_tile(
     oldest = max(0, tile.position + 1 - tile.window)
     is_copied = key_copies.size > 0
     stride = KEY_TILE if is_copied else tile.block_size
-    keys, next_keys = np.empty(KEY_TILE // LANES, np.int64), np.empty(KEY_TILE // LANES, np.int64)
-    values, next_values = np.empty(KEY_TILE, np.int64), np.empty(KEY_TILE, np.int64)
+    keys, values = np.zeros(KEY_TILE // LANES, np.int64), np.zeros(KEY_TILE, np.int64)
     if is_copied:
         for t in range(KEY_TILE):
             keys[t // LANES] = key_copies.ctypes.data + _ITEM_BYTES * (t - t % LANES)
@@ -199,21 +197,17 @@ def _attend_tile(
     begin = oldest % KEY_TILE
     if not is_copied:
         find_keys(tile, table, oldest - begin, min(KEY_TILE, num_keys - oldest + begin), keys, values)
+    next_keys, next_values = keys.copy(), values.copy()  # where nothing is next, what was there before is asked for
     for base in range(oldest - begin, num_keys, KEY_TILE):
         end, next_end = min(KEY_TILE, num_keys - base), max(0, min(KEY_TILE, num_keys - base - KEY_TILE))
         if is_copied:
             copy_keys(key_cache, value_cache, table, kv_head, base, begin, end, key_copies, value_copies)
         else:
             find_keys(tile, table, base + KEY_TILE, next_end, next_keys, next_values)
-            for column in range(0, next_end, LANES):
-                prefetch_keys(tile, next_keys, column)
-            prefetch_values(tile, next_values, next_end)
         num_left = tile.num_vectors
         while num_left > 0:
-            count = MAX_ROWS
-            while count > num_left:
-                count //= 2
-            attend_keys(rows, tile.num_vectors - num_left, count, tile, base, stride, keys, values)
+            count = rows_beside(num_left)
+            attend_keys(rows, tile.num_vectors - num_left, count, tile, base, stride, keys, values, next_keys, next_values)
             num_left -= count
         begin = 0
         if not is_copied:

@@ -27,6 +27,8 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, register_jitable
 
+from aphrodited.layers.prefetch import prefetch_line
+
 ARITHMETIC = 2
 """Raised with every change to the order or kind of operations: in an engine's fingerprint, because last bits differ."""
 
@@ -67,31 +69,36 @@ def row_width(head_dim: int) -> int:
 
 
 def score_keys(num_rows: int) -> Kernel:
-    """For kernels: score(rows, first, begin, end, keys, stride, head_dim).
+    """For kernels: score(rows, first, begin, end, keys, next_keys, stride, head_dim).
 
     Scores of the rows first … first + num_rows - 1 for the keys begin … end - 1 of a tile, and for all that share a vector with
     one of these; begin is a multiple of LANES.
     keys: int64 [KEY_TILE / LANES], for each LANES keys the address of their first numbers, which lie together. The next ones
     follow `stride` numbers on.
+    next_keys: the same of what is scored next. With each load its counterpart there is asked for.
     """
 
     def score(
-        typing_context: Any, rows: Any, first: Any, begin: Any, end: Any, keys: Any, stride: Any, head_dim: Any
+        typing_context: Any, rows: Any, first: Any, begin: Any, end: Any, keys: Any, next_keys: Any, stride: Any, head_dim: Any
     ) -> tuple[Any, Kernel]:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            rows, keys = (_array(context, builder, signature, arguments, i) for i in (0, 4))
-            _, first, begin, end, _, stride, head_dim = arguments
+            rows, keys, next_keys = (_array(context, builder, signature, arguments, i) for i in (0, 4, 5))
+            _, first, begin, end, _, _, stride, head_dim = arguments
             queries = [_item(builder, rows, first, first.type(QUERY), i) for i in range(num_rows)]
             stride_bytes = builder.mul(stride, stride.type(_ITEM_BYTES))
 
             def score_columns(column: Any, num_vectors: int) -> None:
                 vector = builder.udiv(column, column.type(LANES))
-                starts = [builder.load(builder.gep(keys.data, [_plus(builder, vector, v)])) for v in range(num_vectors)]
+                starts, next_starts = (
+                    [builder.load(builder.gep(array.data, [_plus(builder, vector, v)])) for v in range(num_vectors)]
+                    for array in (keys, next_keys)
+                )
                 sums = [[_variable(builder, _constant(0.0)) for _ in queries] for _ in starts]
                 with cgutils.for_range(builder, head_dim) as loop:
                     offset = builder.mul(loop.index, stride_bytes)
-                    for start, sums_of_vector in zip(starts, sums, strict=True):
+                    for start, next_start, sums_of_vector in zip(starts, next_starts, sums, strict=True):
                         numbers = _load_from(builder, builder.add(start, offset))
+                        prefetch_line(builder, builder.add(next_start, offset))
                         _add_products(builder, queries, loop.index, numbers, sums_of_vector)
                 for v, sums_of_vector in enumerate(sums):
                     for i, total in enumerate(sums_of_vector):
@@ -103,25 +110,25 @@ def score_keys(num_rows: int) -> Kernel:
             return context.get_dummy_value()
 
         size = types.intp
-        return types.void(rows, size, size, size, keys, size, size), generate
+        return types.void(rows, size, size, size, keys, next_keys, size, size), generate
 
     kernel: Kernel = intrinsic(score)
     return kernel
 
 
 def add_values(num_rows: int) -> Kernel:
-    """For kernels: add(rows, first, begin, end, values, head_dim).
+    """For kernels: add(rows, first, begin, end, values, next_values, head_dim).
 
     To the totals of the rows first … first + num_rows - 1: the values begin … end - 1 of the tile, in order, by their weights.
-    values: int64 [KEY_TILE], their addresses; each may be read as whole vectors.
+    values: int64 [KEY_TILE], their addresses; each may be read as whole vectors. next_values: see `score_keys`.
     """
 
     def add(
-        typing_context: Any, rows: Any, first: Any, begin: Any, end: Any, values: Any, head_dim: Any
+        typing_context: Any, rows: Any, first: Any, begin: Any, end: Any, values: Any, next_values: Any, head_dim: Any
     ) -> tuple[Any, Kernel]:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            rows, values = (_array(context, builder, signature, arguments, i) for i in (0, 4))
-            _, first, begin, end, _, head_dim = arguments
+            rows, values, next_values = (_array(context, builder, signature, arguments, i) for i in (0, 4, 5))
+            _, first, begin, end, _, _, head_dim = arguments
             weights = [_item(builder, rows, first, first.type(SCORES), i) for i in range(num_rows)]
             width = builder.and_(builder.add(head_dim, head_dim.type(LANES - 1)), head_dim.type(-LANES))
             totals = builder.add(width, width.type(QUERY))
@@ -133,9 +140,10 @@ def add_values(num_rows: int) -> Kernel:
                 ]
                 sums = [[_variable(builder, _load(builder, place)) for place in group] for group in places]
                 with cgutils.for_range_slice(builder, begin, end, begin.type(1), begin.type) as (key, _):
-                    value = builder.load(builder.gep(values.data, [key]))
+                    value, next_value = (builder.load(builder.gep(array.data, [key])) for array in (values, next_values))
                     for v in range(num_vectors):
                         offset = builder.mul(_plus(builder, column, LANES * v), column.type(_ITEM_BYTES))
+                        prefetch_line(builder, builder.add(next_value, offset))
                         _add_products(builder, weights, key, _load_from(builder, builder.add(value, offset)), sums[v])
                 for group, sums_of_group in zip(places, sums, strict=True):
                     for place, total in zip(group, sums_of_group, strict=True):
@@ -145,7 +153,7 @@ def add_values(num_rows: int) -> Kernel:
             return context.get_dummy_value()
 
         size = types.intp
-        return types.void(rows, size, size, size, values, size), generate
+        return types.void(rows, size, size, size, values, next_values, size), generate
 
     kernel: Kernel = intrinsic(add)
     return kernel
