@@ -9,6 +9,7 @@ while he rests: a huge page that is touched first may have to come from the host
 from __future__ import annotations
 
 import ctypes
+import errno
 import math
 import mmap
 import time
@@ -27,6 +28,9 @@ REST_S = 0.1
 
 LONGEST_WAIT_S = 1.0
 """For a rest. After that one page is made anyway, 26 ms at worst."""
+
+MAX_TRIES = 3
+"""For a page: the system refuses one that somebody else is just looking at, or for which no memory is at hand."""
 
 _MADV_COLLAPSE = 25  # Linux 6.1; /usr/include/asm-generic/mman-common.h
 _CACHE_LINE = 64
@@ -71,17 +75,27 @@ class HugePageArena:
 
 
 def _collapse(regions: list[NDArray[np.uint8]], rested_s: Callable[[], float], share: float) -> None:
-    """Page by page. Ends early on a system that has no huge pages."""
-    madvise = ctypes.CDLL(None).madvise  # mmap's own holds the interpreter's lock
+    """Page by page, and once more those that could not be made at the time. Ends early on a system that has no huge pages."""
+    madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap's own holds the interpreter's lock
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for region in regions:
-        begin, end = region.ctypes.data, region.ctypes.data + len(region)
-        for page in range(-(-begin // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, end - HUGE_PAGE_BYTES + 1, HUGE_PAGE_BYTES):
+    pages = [page for region in regions for page in _pages_within(region)]
+    for _ in range(MAX_TRIES):
+        refused = []
+        for page in pages:
             _await_rest(rested_s)
             began_at_s = time.monotonic()
             if madvise(page, HUGE_PAGE_BYTES, _MADV_COLLAPSE) != 0:
-                return
+                if ctypes.get_errno() == errno.EINVAL:
+                    return
+                refused.append(page)
             time.sleep((time.monotonic() - began_at_s) * (1 / share - 1))
+        pages = refused
+
+
+def _pages_within(region: NDArray[np.uint8]) -> range:
+    """Addresses of the huge pages that lie wholly in the region."""
+    begin, end = region.ctypes.data, region.ctypes.data + len(region)
+    return range(-(-begin // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, end - HUGE_PAGE_BYTES + 1, HUGE_PAGE_BYTES)
 
 
 def _await_rest(rested_s: Callable[[], float]) -> None:

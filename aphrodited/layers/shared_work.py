@@ -4,6 +4,10 @@ A task is cut into chunks. Whoever has nothing to do claims the next one; a task
 computed them. So a thread that the system does not run holds up nothing but the chunk it has claimed, and a single thread
 gets through everything by itself. A wait spins for some microseconds, which is what tasks of one step are apart, and then
 lets others have the core. Knows no task.
+
+Each thread begins with a share of its own, chunks that follow each other, and goes on with what is left of the others': memory
+is read fastest by threads that each go through a stretch of it. Two that took turns, 36 KiB each, read int8 weights at 25 to 28
+GB/s, and at 30 to 41 in halves.
 """
 
 from __future__ import annotations
@@ -11,16 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from aphrodited.layers.kernels import Longs, compile_kernel
 
-COUNTERS = 16
-"""Numbers that belong to one task: CLAIMED and FINISHED chunks, in cache lines of their own."""
+LINE = 8
+"""Numbers in a cache line. Each counter has one of its own."""
 
-CLAIMED, FINISHED = 0, 8
+FINISHED, CLAIMED = 0, LINE  # where a task's counters are: of finished chunks, and of those claimed of the first share
 
 _SPINS = 1000  # of 20 to 60 ns each
 _INT, _WORD_BYTES = ir.IntType(64), 8
@@ -28,7 +33,7 @@ _IS_X86 = binding.get_process_triple().startswith("x86_64")
 
 
 def _increase(typing_context: Any, counters: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
-    """increase(counters, index): add one; returns what was there before. What was written before is seen by whoever reads it."""
+    """increase(counters, index): add one to the number at a flat index; returns what was there before. What was written before is seen by whoever reads it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.atomic_rmw("add", _place(context, builder, signature, arguments), _INT(1), "acq_rel")
@@ -80,9 +85,23 @@ relax: Callable[..., None] = intrinsic(_relax)
 give_way: Callable[..., None] = intrinsic(_give_way)
 
 
-def _claim(counters: Longs) -> int:
-    """The number of a chunk that is the caller's now; none is left if that is as large as the number of chunks."""
-    return increase(counters, CLAIMED)
+def new_counters(num_tasks: int, num_shares: int) -> Longs:
+    """Counters of tasks that nobody has begun: [num_tasks, 1 + num_shares, LINE]."""
+    return np.zeros((num_tasks, 1 + num_shares, LINE), np.int64)
+
+
+def _claim(counters: Longs, own: int, num_chunks: int) -> int:
+    """A chunk that is the caller's now, num_chunks if none is left. counters: of the task.  own: the share to begin with."""
+    num_shares = counters.shape[0] - 1
+    for i in range(num_shares):
+        share = (own + i) % num_shares
+        start, end = num_chunks * share // num_shares, num_chunks * (share + 1) // num_shares
+        claimed = CLAIMED + share * LINE
+        if start + read(counters, claimed) < end:
+            chunk: int = start + increase(counters, claimed)
+            if chunk < end:
+                return chunk
+    return num_chunks
 
 
 def _finish(counters: Longs) -> None:

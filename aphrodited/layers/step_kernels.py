@@ -22,7 +22,7 @@ from aphrodited.layers.int8_tiles import DEPTH, PANEL, TILE_ROWS
 from aphrodited.layers.kernels import Floats, Ints, Longs, compile_kernel
 from aphrodited.layers.norm_kernels import center_row, normalize_row
 from aphrodited.layers.paged_attention_kernels import rotate_and_store_head
-from aphrodited.layers.shared_work import await_all, claim, finish
+from aphrodited.layers.shared_work import await_all, claim, finish, increase
 from aphrodited.layers.step_ops import Buffer, Kind, Norm
 from aphrodited.layers.vector_tiles import KEY_TILE, LANES, padded, row_width
 
@@ -139,13 +139,13 @@ compute_panel = compile_kernel(_compute_panel, set())
 
 
 def _run_product(
-    op: Any, shape: Any, buffers: Longs, counters: Longs, floats: Floats, values: Any, steps: Floats, products: Floats
+    op: Any, shape: Any, buffers: Longs, counters: Longs, own: int, floats: Floats, values: Any, steps: Floats, products: Floats
 ) -> int:
     """Chunks are panels. Returns their number."""
     width = FLOAT_PANEL if op.is_float else PANEL
     num_panels: int = (op.num_outputs + width - 1) // width
     is_prepared = False
-    panel = claim(counters)
+    panel = claim(counters, own, num_panels)
     while panel < num_panels:
         if not is_prepared:
             prepare_rows(op, buffer(buffers, op.source, shape.num_rows), shape.row_limit, floats, values, steps)
@@ -153,7 +153,7 @@ def _run_product(
         other, target = buffer(buffers, op.other, shape.num_rows), buffer(buffers, op.target, shape.num_rows)
         compute_panel(op, panel, floats, values, steps, products, other, target)
         finish(counters)
-        panel = claim(counters)
+        panel = claim(counters, own, num_panels)
     return num_panels
 
 
@@ -167,6 +167,7 @@ def _run_attention(
     slots: Longs,
     block_tables: Ints,
     counters: Longs,
+    own: int,
     rows: Floats,
     key_copies: Floats,
     value_copies: Floats,
@@ -180,7 +181,7 @@ def _run_attention(
     values = cache_at(value_address, shape.num_blocks, num_kv_heads, block_size, head_dim)
     head_size = head_dim * block_size
     num_chunks: int = shape.num_rows * num_kv_heads
-    chunk = claim(counters)
+    chunk = claim(counters, own, num_chunks)
     while chunk < num_chunks:
         row, kv_head = chunk // num_kv_heads, chunk % num_kv_heads
         if op.qk_norm_weight:
@@ -207,19 +208,19 @@ def _run_attention(
         attend_tile(rows, tile, kv_head, block_tables[row], keys, values, key_copies, value_copies)
         store_rows(rows, tile, row, kv_head * group, attended)
         finish(counters)
-        chunk = claim(counters)
+        chunk = claim(counters, own, num_chunks)
     return num_chunks
 
 
-def _run_norm(op: Any, shape: Any, buffers: Longs, counters: Longs) -> int:
+def _run_norm(op: Any, shape: Any, buffers: Longs, counters: Longs, own: int) -> int:
     """Chunks are rows. Returns their number."""
+    num_rows: int = shape.num_rows
     source, target = buffer(buffers, op.source, shape.num_rows), buffer(buffers, op.target, shape.num_rows)
-    row = claim(counters)
-    while row < shape.num_rows:
+    row = claim(counters, own, num_rows)
+    while row < num_rows:
         norm_row(op, source[row], target[row])
         finish(counters)
-        row = claim(counters)
-    num_rows: int = shape.num_rows
+        row = claim(counters, own, num_rows)
     return num_rows
 
 
@@ -237,10 +238,12 @@ def _run_step(
     positions: Longs,  # [R]
     slots: Longs,  # [R]
     block_tables: Ints,  # [R, M]
-    counters: Longs,  # [number of operations, COUNTERS], zeros
+    arrivals: Longs,  # [1], zero
+    counters: Longs,  # [number of operations, 1 + shares, LINE], new ones
 ) -> None:
     """One thread's part in all operations; it returns when all are done. Any number of threads may call it, at any time."""
     shape = shapes[0]
+    own = increase(arrivals, 0) % (counters.shape[1] - 1)
     most_channels = 0
     for o in range(ops.shape[0]):
         most_channels = max(most_channels, ops[o].num_channels)
@@ -254,12 +257,12 @@ def _run_step(
     for o in range(ops.shape[0]):
         if ops[o].kind == _ATTENTION:
             num_chunks = run_attention(
-                ops[o], shape, buffers, caches, rotary, positions, slots, block_tables, counters[o], rows, key_copies, value_copies
+                ops[o], shape, buffers, caches, rotary, positions, slots, block_tables, counters[o], own, rows, key_copies, value_copies
             )  # fmt: skip
         elif ops[o].kind == _NORM:
-            num_chunks = run_norm(ops[o], shape, buffers, counters[o])
+            num_chunks = run_norm(ops[o], shape, buffers, counters[o], own)
         else:
-            num_chunks = run_product(ops[o], shape, buffers, counters[o], floats, values, steps, products)
+            num_chunks = run_product(ops[o], shape, buffers, counters[o], own, floats, values, steps, products)
         await_all(counters[o], num_chunks)
 
 

@@ -108,7 +108,7 @@ class StepProgram:
         kv_caches, metadata: for attention, with one row of each sequence.  num_threads: as many as torch uses, if not given.
         """
         from aphrodited.layers import step_kernels  # late, see quantized_linear
-        from aphrodited.layers.shared_work import COUNTERS
+        from aphrodited.layers.shared_work import new_counters
 
         num_rows = rows.shape[0]
         self._bind(kv_caches)
@@ -118,8 +118,9 @@ class StepProgram:
         made = [hidden if which == Buffer.HIDDEN else np.empty((num_rows, self._widths[which]), np.float32) for which in results]
         for which, array in ((Buffer.HIDDEN, hidden), *zip(results, made, strict=True)):
             buffers[which, 0] = array.ctypes.data
+        num_threads = num_threads or torch.get_num_threads()
         run_together(
-            torch.get_num_threads() if num_threads is None else num_threads,
+            num_threads,
             step_kernels.run_step,
             self._table,
             shape,
@@ -127,7 +128,8 @@ class StepProgram:
             self._addresses_of_caches,
             self._attention.rotary.numpy(),
             *_places(metadata),
-            np.zeros((len(self._ops), COUNTERS), np.int64),
+            np.zeros(1, np.int64),
+            new_counters(len(self._ops), num_threads),
         )
         return [torch.from_numpy(array) for array in made]
 

@@ -2,8 +2,9 @@
 
     python tests/benchmarks/peers/beside_llama_cpp.py LLAMA_PYTHON FILE.gguf --output-json FILE
 
-LLAMA_PYTHON is the interpreter of an environment that has llama-cpp-python. Each round runs all three, prefill of a
-prompt alone and decoding behind it; a ratio is the median over the rounds. One JSON line is appended to FILE.
+LLAMA_PYTHON is the interpreter of an environment that has llama-cpp-python. Each round runs all three, each in a process of
+its own that reads a prompt and decodes behind it, once to warm up and three times for a median; a ratio is the median over
+the rounds. One JSON line is appended to FILE.
 """
 
 from __future__ import annotations
@@ -18,9 +19,7 @@ from typing import Any
 
 import msgspec
 
-from aphrodited.bench.modes import Mode, measure
 from aphrodited.bench.report import append_json_line, report
-from aphrodited.bench.workload import Workload
 
 HERE = Path(__file__).parent
 QUANTIZATIONS = ("none", "int8")
@@ -39,10 +38,10 @@ def main() -> None:
     rounds: list[dict[str, dict[str, float]]] = []
     version = ""
     for _ in range(options.repeat):
-        peer = run_llama_cpp(options)
+        peer = run(options.llama_python, "llama_cpp_offline.py", options)
         version = peer["version"]
-        rates = {name: median(values) for name, values in peer["tokens_per_second"].items()}
-        rounds.append({"llama.cpp": rates, **{name: run_ours(options, name) for name in QUANTIZATIONS}})
+        ours = {name: run(sys.executable, "aphrodite_offline.py", options, "--quantization", name) for name in QUANTIZATIONS}
+        rounds.append({"llama.cpp": medians(peer["tokens_per_second"]), **{name: medians(each) for name, each in ours.items()}})
         print(rounds[-1], flush=True)
     ratios = {
         name: {
@@ -59,23 +58,13 @@ def main() -> None:
         append_json_line(options.output_json, {**line, "command": shlex.join(words)})
 
 
-def run_ours(options: argparse.Namespace, quantization: str) -> dict[str, float]:
-    """Tokens a second. Decoding behind a prompt is what both take, less what the prompt takes."""
-    prompt = workload(options, quantization, output_len=1)
-    answer = workload(options, quantization, output_len=1 + OUTPUT_LEN)
-    prefill_s = measure(Mode.SYNC, prompt).elapsed_s
-    decode_s = measure(Mode.SYNC, answer).elapsed_s - prefill_s
-    return {"prefill": round(INPUT_LEN / prefill_s, 1), "decode": round(OUTPUT_LEN / decode_s, 1)}
+def medians(rates: dict[str, list[float]]) -> dict[str, float]:
+    return {name: median(values) for name, values in rates.items()}
 
 
-def workload(options: argparse.Namespace, quantization: str, output_len: int) -> Workload:
-    values = {"model": options.model, "quantization": quantization, "seed": options.seed}
-    sizes = {"num_prompts": 1, "input_len": INPUT_LEN, "output_len": output_len}
-    return msgspec.convert({**values, **sizes}, Workload)
-
-
-def run_llama_cpp(options: argparse.Namespace) -> dict[str, Any]:
-    command = [options.llama_python, HERE / "llama_cpp_offline.py", options.model, "--seed", str(options.seed)]
+def run(python: Path | str, script: str, options: argparse.Namespace, *more: str) -> dict[str, Any]:
+    """What a script beside this one prints."""
+    command = [python, HERE / script, options.model, "--seed", str(options.seed), *more]
     command += ["--input-len", str(INPUT_LEN), "--output-len", str(OUTPUT_LEN)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     answer: dict[str, Any] = msgspec.json.decode(done.stdout)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ctypes
+import errno
 import time
 
 import numpy as np
@@ -83,3 +85,24 @@ def test_pages_take_no_more_than_their_share_of_a_core(monkeypatch: pytest.Monke
     whole, quarter = pauses_s[: len(pauses_s) // 2], pauses_s[len(pauses_s) // 2 :]
     assert set(whole) == {0.0}
     assert min(quarter) > 0
+
+
+@pytest.mark.parametrize(("error", "expected"), [(errno.EAGAIN, 2), (errno.EINVAL, 1)])
+def test_a_page_that_is_refused_for_now_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, error: int, expected: int
+) -> None:
+    asked: list[int] = []
+
+    class RefusesOnce:
+        @staticmethod
+        def madvise(page: int, size: int, advice: int) -> int:
+            asked.append(page)
+            ctypes.set_errno(error)
+            return -1 if len(asked) == 1 else 0
+
+    RefusesOnce.madvise.__dict__.update(argtypes=())
+    monkeypatch.setattr(huge_pages.ctypes, "CDLL", lambda *_, **__: RefusesOnce)
+    arena = HugePageArena()
+    arena.copy(np.zeros(2 * HUGE_PAGE_BYTES - 1, np.uint8))
+    arena.collapse(lambda: 9.0).join()
+    assert len(asked) == expected
