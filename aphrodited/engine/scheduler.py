@@ -31,8 +31,8 @@ from aphrodited.outputs import FinishReason, TokenLogprobs, TokenOutput
 from aphrodited.sampling.sampled import Sampled
 
 MIN_RESUMED_TOKENS, RESUMED_SHARE = 64, 16
-"""A step computes so many tokens of answers that another engine began, or a sixteenth of what it may, if that is more: the
-shortest go on while the longer ones are computed."""
+"""A step computes about so many tokens of answers that another engine began, or a sixteenth of what it may, if that is more:
+the shortest go on while the longer ones are computed."""
 
 
 @dataclass(slots=True)
@@ -263,11 +263,11 @@ class Scheduler:
         """Pieces of prompts, in order of rank, of those that run and of those that may begin."""
         begun = [sequence for sequence in self._running if not sequence.is_decoding]
         waiting = self._waiting[: self._max_num_seqs - len(self._running)] if admits else []
-        num_resumed_left = self._max_num_resumed_tokens
+        num_resumed = 0
         for sequence in merge(begun, waiting, key=_rank):
             num_left = self._max_num_batched_tokens - batch.num_tokens
             if sequence.num_replayed:
-                num_left = min(num_left, num_resumed_left)
+                num_left = min(num_left, self._share_of_resumed(sequence, num_resumed))
             if num_left <= 0:
                 return
             if sequence.status is SequenceStatus.WAITING:
@@ -277,7 +277,19 @@ class Scheduler:
                     continue  # nobody who waits overtakes, so nobody starves
             num_tokens = self._schedule_chunk(batch, sequence, num_left)
             if sequence.num_replayed:
-                num_resumed_left -= num_tokens
+                num_resumed += num_tokens
+
+    def _share_of_resumed(self, sequence: Sequence, num_resumed: int) -> int:
+        """How many tokens of an answer that another engine began may join so many of others.
+
+        A step ends with the last token of an answer, if it may be half as long or half as long again for that: the answer would
+        wait for whatever is computed beside it.
+        """
+        share = self._max_num_resumed_tokens
+        if num_resumed >= share // 2:
+            return 0
+        num_missing = len(sequence) - sequence.num_computed_tokens
+        return num_missing if num_resumed + num_missing <= share + share // 2 else share - num_resumed
 
     def _begin(self, sequence: Sequence, *, num_reserved: int) -> bool:
         """Let a waiting sequence run if there are blocks for it."""

@@ -62,13 +62,21 @@ def test_the_shortest_answers_of_another_life_go_on_while_the_longer_ones_are_co
         it.add([50 + key, *range(num_tokens - 1)], num_replayed=2, max_tokens=20)
     it.add([60, 61], max_tokens=20)
     batch, outputs = it.step()
-    assert work(batch) == [(1, 30), (2, 34)]
-    assert [output.key for output in outputs] == [1]
+    assert work(batch) == [(1, 30), (2, 60)]
+    assert [output.key for output in outputs] == [1, 2]
     assert [work(it.step()[0]) for _ in range(3)] == [
-        [(1, 1), (2, 26), (0, 38), (3, 2)],
-        [(1, 1), (2, 1), (3, 1), (0, 62)],
+        [(1, 1), (2, 1), (0, 64), (3, 2)],
+        [(1, 1), (2, 1), (3, 1), (0, 36)],
         [(1, 1), (2, 1), (0, 1), (3, 1)],
     ]
+
+
+def test_an_answer_of_another_life_does_not_wait_for_what_is_computed_beside_its_last_tokens(rig):
+    it = rig(num_blocks=200, max_num_batched_tokens=1024)
+    for key, num_tokens in enumerate((20, 40, 96, 97)):
+        it.add([50 + key, *range(num_tokens - 1)], num_replayed=2, max_tokens=20)
+    steps = [work(it.step()[0]) for _ in range(4)]
+    assert [[(key, n) for key, n in step if n > 1] for step in steps] == [[(0, 20), (1, 40)], [(2, 96)], [(3, 64)], [(3, 33)]]
 
 
 def test_a_short_answer_that_comes_late_passes_a_long_one_that_is_being_computed(rig):
