@@ -26,7 +26,7 @@ from aphrodited.chaos.holdings import Holdings, holdings
 from aphrodited.chaos.load import Load, ResumeCounter, ask_all
 from aphrodited.chaos.service import Service, ServiceError, running
 from aphrodited.chaos.targets import targets
-from aphrodited.chaos.verdicts import Judged, judge, needs_reference
+from aphrodited.chaos.verdicts import DRAIN_TIMEOUT_S, Judged, judge, needs_reference
 
 MODEL = "chaos"
 WATCHDOG_S = 5.0
@@ -91,7 +91,7 @@ def _write_config(options: Options, folder: Path) -> Path:
     model = {"name": MODEL, "path": options.model, "standby": options.standby, "dtype": "float32", "device": "cpu"}
     config = {
         "models": [{**model, "max_model_len": 1024, "engine": engine}],
-        "api": {"host": "127.0.0.1", "port": 0, "workers": 2, "drain_timeout_s": 10},
+        "api": {"host": "127.0.0.1", "port": 0, "workers": 2, "drain_timeout_s": DRAIN_TIMEOUT_S},
         "monitor": {"port": 0, "interval_s": 0.2},
         "recovery": {
             "hang_min_s": 2,

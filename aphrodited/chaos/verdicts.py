@@ -20,7 +20,15 @@ from aphrodited.chaos.answers import Answer
 from aphrodited.chaos.client import Ending, Outcome
 from aphrodited.chaos.faults import Action, Fault, Victim
 
-LASTS_S = {Action.KILL: 2.0, Action.STOP: 15.0, Action.TERMINATE: 20.0, Action.RESTART: 20.0}
+DRAIN_TIMEOUT_S = 30.0
+"""`api.drain_timeout_s` of the daemon: its default, longer than the longest that streams have been seen to wait for an engine."""
+
+LASTS_S = {
+    Action.KILL: 2.0,
+    Action.STOP: 15.0,
+    Action.TERMINATE: DRAIN_TIMEOUT_S + 5.0,
+    Action.RESTART: DRAIN_TIMEOUT_S + 5.0,
+}
 """How long after a fault a connection may be lost to it: until it is noticed, and what was to drain has drained."""
 
 
