@@ -23,16 +23,13 @@ from heapq import merge
 from aphrodited.config.schema import EngineConfig
 from aphrodited.engine.block_manager import BlockManager
 from aphrodited.engine.pooling import Pooled
+from aphrodited.engine.resumed_share import ResumedShare
 from aphrodited.engine.sequence import Sequence, SequenceStatus
 from aphrodited.errors import ConfigError, ContextLengthError, QueueFullError, RequestError
 from aphrodited.grammar.constraint import ConstraintState
 from aphrodited.interfaces import EngineStats
 from aphrodited.outputs import FinishReason, TokenLogprobs, TokenOutput
 from aphrodited.sampling.sampled import Sampled
-
-MIN_RESUMED_TOKENS, RESUMED_SHARE = 64, 16
-"""A step computes about so many tokens of answers that another engine began, or a sixteenth of what it may, if that is more:
-the shortest go on while the longer ones are computed."""
 
 
 @dataclass(slots=True)
@@ -114,7 +111,7 @@ class Scheduler:
         # Whoever runs decodes in every step, so no more may run than tokens fit into one.
         self._max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self._max_num_batched_tokens = max_num_batched_tokens
-        self._max_num_resumed_tokens = max(MIN_RESUMED_TOKENS, max_num_batched_tokens // RESUMED_SHARE)
+        self._resumed_share = ResumedShare(max_num_batched_tokens)
         self._max_num_unfinished = self._max_num_seqs + max_num_waiting
         self._sequences: dict[int, Sequence] = {}  # by key, all unfinished ones
         self._constrained: dict[int, Sequence] = {}  # those of them that have a grammar
@@ -267,7 +264,8 @@ class Scheduler:
         for sequence in merge(begun, waiting, key=_rank):
             num_left = self._max_num_batched_tokens - batch.num_tokens
             if sequence.num_replayed:
-                num_left = min(num_left, self._share_of_resumed(sequence, num_resumed))
+                num_missing = len(sequence) - sequence.num_computed_tokens
+                num_left = min(num_left, self._resumed_share.limit(num_missing, num_resumed))
             if num_left <= 0:
                 return
             if sequence.status is SequenceStatus.WAITING:
@@ -278,18 +276,6 @@ class Scheduler:
             num_tokens = self._schedule_chunk(batch, sequence, num_left)
             if sequence.num_replayed:
                 num_resumed += num_tokens
-
-    def _share_of_resumed(self, sequence: Sequence, num_resumed: int) -> int:
-        """How many tokens of an answer that another engine began may join so many of others.
-
-        A step ends with the last token of an answer, if it may be half as long or half as long again for that: the answer would
-        wait for whatever is computed beside it.
-        """
-        share = self._max_num_resumed_tokens
-        if num_resumed >= share // 2:
-            return 0
-        num_missing = len(sequence) - sequence.num_computed_tokens
-        return num_missing if num_resumed + num_missing <= share + share // 2 else share - num_resumed
 
     def _begin(self, sequence: Sequence, *, num_reserved: int) -> bool:
         """Let a waiting sequence run if there are blocks for it."""
