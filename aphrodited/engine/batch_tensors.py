@@ -1,4 +1,4 @@
-"""BatchTensors: a ScheduledBatch as the tensors a model reads. Built with numpy, no Python per token. Runs nothing."""
+"""A ScheduledBatch as what a model reads. Built with numpy, no Python per token of a prompt. Runs nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from aphrodited.engine.scheduler import ScheduledBatch
 from aphrodited.layers.attention import AttentionMetadata
+from aphrodited.layers.step_program import Places
 
 
 @dataclass(slots=True)
@@ -34,10 +36,7 @@ class BatchTensors:
             [entry.sequence.token_ids[entry.start : entry.start + entry.num_tokens] for entry in entries]
         )  # [T]
 
-        block_tables = np.zeros((len(entries), max(len(e.sequence.block_table) for e in entries)), dtype=np.int32)
-        for row, entry in zip(block_tables, entries, strict=True):
-            row[: len(entry.sequence.block_table)] = entry.sequence.block_table
-
+        block_tables = _block_tables(batch)
         sequence_of_row = np.repeat(np.arange(len(entries)), lengths)  # [T]
         positions = np.arange(batch.num_tokens) + np.repeat(starts - cu_seqlens[:-1], lengths)  # [T]
         blocks = block_tables[sequence_of_row, positions // block_size].astype(np.int64)  # [T]
@@ -59,3 +58,23 @@ class BatchTensors:
         )
         is_every_row = len(last_rows) == batch.num_tokens
         return cls(to_device(input_ids), metadata, None if is_every_row else to_device(last_rows))
+
+
+def step_input(batch: ScheduledBatch, block_size: int) -> tuple[NDArray[np.int64], Places]:
+    """The token ids of a batch with one token of each sequence, and their places."""
+    rows = []
+    for entry in batch.entries:
+        sequence, position = entry.sequence, entry.start
+        slot = sequence.block_table[position // block_size] * block_size + position % block_size
+        rows.append((sequence.token_ids[position], position, slot))
+    token_ids, positions, slots = np.array(rows, np.int64).T.copy()
+    return token_ids, Places(positions, slots, _block_tables(batch))
+
+
+def _block_tables(batch: ScheduledBatch) -> NDArray[np.int32]:
+    """[S, M], zeros behind the end of each."""
+    tables = [entry.sequence.block_table for entry in batch.entries]
+    rows = np.zeros((len(tables), max(map(len, tables))), np.int32)
+    for row, table in zip(rows, tables, strict=True):
+        row[: len(table)] = table
+    return rows

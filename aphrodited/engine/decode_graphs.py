@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from aphrodited.engine.model_runner import CausalModel
 from aphrodited.layers.attention import AttentionMetadata
+from aphrodited.layers.step_program import Places
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
@@ -63,6 +66,7 @@ class GraphedModel:
         self.num_positions = model.num_positions
         self.device = model.device
         self.dtype = model.dtype
+        self.num_step_rows = model.num_step_rows
         self.on_layer: Callable[[], None] | None = None
         self._model = model
         self._sizes = graph_sizes(max_num_seqs)
@@ -92,6 +96,12 @@ class GraphedModel:
         if self.on_layer is not None:
             self.on_layer()
         return hidden
+
+    def step(
+        self, token_ids: NDArray[np.int64], places: Places, kv_caches: list[tuple[Tensor, Tensor]]
+    ) -> NDArray[np.float32]:
+        """See CausalModel."""
+        return self._model.step(token_ids, places, kv_caches)
 
     def compute_logits(self, rows: Tensor) -> Tensor:
         """[R, E] -> [R, V] float32, newly allocated."""

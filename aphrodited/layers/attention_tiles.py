@@ -46,7 +46,8 @@ class Tile(NamedTuple):
     value_cache: int
     block_stride: int  # from one block to the next, in numbers
     block_size: int
-    head_dim: int
+    value_stride: int  # from one key's value to the next one's, in numbers
+    head_dim: int  # of the queries and of what is summed
     group: int  # query heads of a key head
     num_vectors: int
     position: int  # of the first row
@@ -60,15 +61,20 @@ def _visible(tile: Tile, vector: int, base: int) -> tuple[int, int]:
     return min(end, max(0, num_keys - tile.window)), end
 
 
-def _find_keys(tile: Tile, table: Ints, base: int, num_keys: int, keys: Longs, values: Longs) -> None:
-    """Fill in the addresses of the first values from position `base` on, and of each LANES keys: so many never cross a block."""
+def _find_keys(tile: Tile, table: Ints, base: int, num_keys: int, keys: Longs) -> None:
+    """Fill in the addresses of each LANES keys from position `base` on: so many never cross a block."""
     for t in range(0, num_keys, LANES):
-        offset = (base + t) % tile.block_size
         block = np.int64(table[(base + t) // tile.block_size]) * tile.block_stride
-        keys[t // LANES] = tile.key_cache + _ITEM_BYTES * (block + offset)
-        first_value = tile.value_cache + _ITEM_BYTES * (block + offset * tile.head_dim)
+        keys[t // LANES] = tile.key_cache + _ITEM_BYTES * (block + (base + t) % tile.block_size)
+
+
+def _find_values(tile: Tile, table: Ints, base: int, num_keys: int, values: Longs) -> None:
+    """Fill in the addresses of the values from position `base` on."""
+    for t in range(0, num_keys, LANES):
+        block = np.int64(table[(base + t) // tile.block_size]) * tile.block_stride
+        first_value = tile.value_cache + _ITEM_BYTES * (block + (base + t) % tile.block_size * tile.value_stride)
         for i in range(min(LANES, num_keys - t)):
-            values[t + i] = first_value + _ITEM_BYTES * i * tile.head_dim
+            values[t + i] = first_value + _ITEM_BYTES * i * tile.value_stride
 
 
 def _rows_beside(num_left: int) -> int:
@@ -81,6 +87,7 @@ def _rows_beside(num_left: int) -> int:
 
 visible = compile_kernel(_visible, set())
 find_keys = compile_kernel(_find_keys, set())
+find_values = compile_kernel(_find_values, set())
 rows_beside = compile_kernel(_rows_beside, set())
 
 
@@ -116,12 +123,12 @@ def _add_rows(rows: Floats, first: int, count: int, begin: int, end: int, values
         add_1(rows, first, begin, end, values, next_values, head_dim)
 
 
-score_rows = compile_kernel(_score_rows, set())
 def _add_row(rows: Floats, row: int, begin: int, end: int, values: Longs, next_values: Longs, head_dim: int) -> None:
     if begin < end:
         add_1(rows, row, begin, end, values, next_values, head_dim)
 
 
+score_rows = compile_kernel(_score_rows, set())
 add_rows = compile_kernel(_add_rows, set())
 add_row = compile_kernel(_add_row, set())
 
@@ -143,15 +150,16 @@ def _weigh_scores(rows: Floats, first: int, count: int, tile: Tile, base: int) -
                 rows[vector, i] *= shrinkage
 
 
-def _attend_keys(
-    rows: Floats, first: int, count: int, tile: Tile, base: int, stride: int, keys: Longs, values: Longs,
-    next_keys: Longs, next_values: Longs,
-) -> None:
-    """One tile of keys for `count` vectors. What not all of them see is added to each alone, in the same order."""
-    begin, end = visible(tile, first, base)
-    begin_of_last, end_of_last = visible(tile, first + count - 1, base)
+def _score_tile(rows: Floats, first: int, count: int, tile: Tile, base: int, stride: int, keys: Longs, next_keys: Longs) -> None:
+    """Scores of `count` vectors for the keys of one tile that any of them sees."""
+    begin, end_of_last = visible(tile, first, base)[0], visible(tile, first + count - 1, base)[1]
     score_rows(rows, first, count, begin - begin % LANES, end_of_last, keys, next_keys, stride, tile.head_dim)
+
+
+def _sum_tile(rows: Floats, first: int, count: int, tile: Tile, base: int, values: Longs, next_values: Longs) -> None:
+    """What the scores make of one tile's values. What not all vectors see is added to each alone, in the same order."""
     weigh_scores(rows, first, count, tile, base)
+    begin_of_last, end = visible(tile, first + count - 1, base)[0], visible(tile, first, base)[1]
     for vector in range(first, first + count):
         to = min(begin_of_last, visible(tile, vector, base)[1])
         add_row(rows, vector, visible(tile, vector, base)[0], to, values, next_values, tile.head_dim)
@@ -161,7 +169,8 @@ def _attend_keys(
 
 
 weigh_scores = compile_kernel(_weigh_scores, set())
-attend_keys = compile_kernel(_attend_keys, set())
+score_tile = compile_kernel(_score_tile, set())
+sum_tile = compile_kernel(_sum_tile, set())
 
 
 def _copy_keys(
@@ -196,18 +205,22 @@ def _attend_tile(
             values[t] = value_copies.ctypes.data + _ITEM_BYTES * t * value_copies.shape[1]
     begin = oldest % KEY_TILE
     if not is_copied:
-        find_keys(tile, table, oldest - begin, min(KEY_TILE, num_keys - oldest + begin), keys, values)
+        find_keys(tile, table, oldest - begin, min(KEY_TILE, num_keys - oldest + begin), keys)
+        find_values(tile, table, oldest - begin, min(KEY_TILE, num_keys - oldest + begin), values)
     next_keys, next_values = keys.copy(), values.copy()  # where nothing is next, what was there before is asked for
     for base in range(oldest - begin, num_keys, KEY_TILE):
         end, next_end = min(KEY_TILE, num_keys - base), max(0, min(KEY_TILE, num_keys - base - KEY_TILE))
         if is_copied:
             copy_keys(key_cache, value_cache, table, kv_head, base, begin, end, key_copies, value_copies)
         else:
-            find_keys(tile, table, base + KEY_TILE, next_end, next_keys, next_values)
+            find_keys(tile, table, base + KEY_TILE, next_end, next_keys)
+            find_values(tile, table, base + KEY_TILE, next_end, next_values)
         num_left = tile.num_vectors
         while num_left > 0:
             count = rows_beside(num_left)
-            attend_keys(rows, tile.num_vectors - num_left, count, tile, base, stride, keys, values, next_keys, next_values)
+            first = tile.num_vectors - num_left
+            score_tile(rows, first, count, tile, base, stride, keys, next_keys)
+            sum_tile(rows, first, count, tile, base, values, next_values)
             num_left -= count
         begin = 0
         if not is_copied:
@@ -217,25 +230,34 @@ def _attend_tile(
 attend_tile = compile_kernel(_attend_tile, set())
 
 
-def _load_rows(rows: Floats, tile: Tile, qkv: Floats, first_row: int, first_head: int, scale: float) -> None:
-    """Begin a tile's vectors: queries, and nothing summed yet."""
+def _begin_rows(rows: Floats, tile: Tile) -> None:
+    """Nothing summed yet."""
     rows[: tile.num_vectors] = 0.0
     for vector in range(tile.num_vectors):
         rows[vector, LARGEST] = -np.inf
+
+
+begin_rows = compile_kernel(_begin_rows, set())
+
+
+def _load_rows(rows: Floats, tile: Tile, qkv: Floats, first_row: int, first_head: int, scale: float) -> None:
+    """Begin a tile's vectors with their queries."""
+    begin_rows(rows, tile)
+    for vector in range(tile.num_vectors):
         start = (first_head + vector % tile.group) * tile.head_dim
         for d in range(tile.head_dim):
             rows[vector, QUERY + d] = qkv[first_row + vector // tile.group, start + d] * scale
 
 
 def _store_rows(rows: Floats, tile: Tile, first_row: int, first_head: int, output: Floats) -> None:
-    """Divide a tile's totals by its sums."""
+    """Divide a tile's totals by its sums. output: [*, H D], or what follows the first columns that were left out."""
     totals = totals_at(tile.head_dim)
     for vector in range(tile.num_vectors):
         weight_sum = np.float32(0.0)
         for lane in range(LANES):
             weight_sum += rows[vector, SUMS + lane]
         inverse = np.float32(1.0) / weight_sum
-        start = (first_head + vector % tile.group) * tile.head_dim
+        start = (first_head + vector % tile.group) * tile.value_stride
         for d in range(tile.head_dim):
             output[first_row + vector // tile.group, start + d] = rows[vector, totals + d] * inverse
 

@@ -185,18 +185,15 @@ def _choose_share(
     thread: int,
     num_threads: int,
     logits: Floats,  # [R, V]
-    temperatures: Doubles,  # [R]
-    top_p: Doubles,  # [R]
-    min_p: Doubles,  # [R]
-    seeds: Words,  # [R]
-    positions: Words,  # [R]
+    limits: Doubles,  # [R, 3]: temperature, top_p, min_p
+    places: Words,  # [R, 2]: seed, position
     chosen: Longs,  # [R]
 ) -> None:
     """choose_row for a thread's share of the rows."""
     sums = np.empty((logits.shape[1] + CHUNK - 1) // CHUNK, np.float64)
     for row in range(thread, logits.shape[0], num_threads):
         chosen[row] = choose_row(
-            logits[row], temperatures[row], top_p[row], min_p[row], seeds[row], positions[row], sums
+            logits[row], limits[row, 0], limits[row, 1], limits[row, 2], places[row, 0], places[row, 1], sums
         )
 
 
@@ -206,15 +203,12 @@ choose_share = compile_kernel(_choose_share, set())
 def _choose_all(
     num_threads: int,
     logits: Floats,
-    temperatures: Doubles,
-    top_p: Doubles,
-    min_p: Doubles,
-    seeds: Words,
-    positions: Words,
+    limits: Doubles,
+    places: Words,
     chosen: Longs,
 ) -> None:
     for thread in numba.prange(num_threads):
-        choose_share(thread, num_threads, logits, temperatures, top_p, min_p, seeds, positions, chosen)
+        choose_share(thread, num_threads, logits, limits, places, chosen)
 
 
 choose_all = compile_kernel(_choose_all, set(), parallel=True)
@@ -227,6 +221,6 @@ def choose(num_threads: int, *arguments: Any) -> None:
 
 def compile_kernels() -> None:
     """Run every kernel once, so that the first engine after an installation starts at once."""
-    ones, words = np.ones(1), np.ones(1, np.uint64)
+    limits, places = np.ones((1, 3)), np.ones((1, 2), np.uint64)
     for num_threads in (1, 2):
-        choose(num_threads, np.zeros((1, 2), np.float32), ones, ones, ones, words, words, np.empty(1, np.int64))
+        choose(num_threads, np.zeros((1, 2), np.float32), limits, places, np.empty(1, np.int64))

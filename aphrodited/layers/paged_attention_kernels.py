@@ -52,6 +52,7 @@ def _attend(
                 num_kv_heads * head_size,
                 block_size,
                 head_dim,
+                head_dim,
                 group,
                 num_rows * group,
                 positions[first_row],
@@ -86,18 +87,26 @@ def _rotate_and_store_head(
     value_cache: Floats,
 ) -> None:
     """The same for one key head of one row, and the query heads that share it."""
-    num_kv_heads, head_dim, block_size = key_cache.shape[1:]
+    num_kv_heads, head_dim = key_cache.shape[1:3]
     num_heads = group * num_kv_heads
     for head in range(kv_head * group, (kv_head + 1) * group):
         rotate(row[head * head_dim : (head + 1) * head_dim], angles)
     key_start, value_start = (num_heads + kv_head) * head_dim, (num_heads + num_kv_heads + kv_head) * head_dim
-    rotate(row[key_start : key_start + head_dim], angles)
+    key, value = row[key_start : key_start + head_dim], row[value_start : value_start + head_dim]
+    rotate(key, angles)
+    store_head(key, value, kv_head, slot, key_cache, value_cache)
+
+
+def _store_head(key: Floats, value: Floats, kv_head: int, slot: int, key_cache: Floats, value_cache: Floats) -> None:
+    """Copy a key and a value [D] into their slot."""
+    head_dim, block_size = key_cache.shape[2:]
     block_id, offset = slot // block_size, slot % block_size
     for d in range(head_dim):
-        key_cache[block_id, kv_head, d, offset] = row[key_start + d]
-        value_cache[block_id, kv_head, offset, d] = row[value_start + d]
+        key_cache[block_id, kv_head, d, offset] = key[d]
+        value_cache[block_id, kv_head, offset, d] = value[d]
 
 
+store_head = compile_kernel(_store_head, set())
 rotate_and_store_head = compile_kernel(_rotate_and_store_head, set())
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aphrodited.layers.addresses import bytes_at, cache_at, floats_at, ints_at, matrix_at
-from aphrodited.layers.attention_tiles import Tile, attend_tile, load_rows, store_rows
+from aphrodited.layers.addresses import bytes_at, floats_at, ints_at, matrix_at
 from aphrodited.layers.finish_kernels import ADD, PLAIN, finish_row
 from aphrodited.layers.float_kernels import multiply_rows as multiply_float_rows
 from aphrodited.layers.float_tiles import PANEL as FLOAT_PANEL
@@ -21,14 +20,14 @@ from aphrodited.layers.int8_kernels import multiply_rows, round_row
 from aphrodited.layers.int8_tiles import DEPTH, PANEL, TILE_ROWS
 from aphrodited.layers.kernels import Floats, Ints, Longs, compile_kernel
 from aphrodited.layers.norm_kernels import center_row, normalize_row
-from aphrodited.layers.paged_attention_kernels import rotate_and_store_head
 from aphrodited.layers.shared_work import await_all, claim, finish, increase
+from aphrodited.layers.step_attention import run_heads, run_sums
 from aphrodited.layers.step_ops import Buffer, Kind, Norm
 from aphrodited.layers.vector_tiles import KEY_TILE, LANES, padded, row_width
 
-_GATED, _ATTENTION, _NORM = int(Kind.GATED), int(Kind.ATTENTION), int(Kind.NORM)
+_GATED, _HEADS, _SUMS = int(Kind.GATED), int(Kind.HEADS), int(Kind.SUMS)
 _ROOT_MEAN_SQUARE, _LAYER = int(Norm.ROOT_MEAN_SQUARE), int(Norm.LAYER)
-_QKV, _ATTENDED = int(Buffer.QKV), int(Buffer.ATTENDED)
+_HIDDEN, _QKV, _ATTENDED = int(Buffer.HIDDEN), int(Buffer.QKV), int(Buffer.ATTENDED)
 _ITEM_BYTES = 4  # of a float32
 
 
@@ -157,92 +156,29 @@ def _run_product(
     return num_panels
 
 
-def _run_attention(
-    op: Any,
-    shape: Any,
-    buffers: Longs,
-    caches: Longs,  # [layers, 2]: addresses of keys [N, K, D, B] and values [N, K, B, D]
-    rotary: Floats,
-    positions: Longs,
-    slots: Longs,
-    block_tables: Ints,
-    counters: Longs,
-    own: int,
-    rows: Floats,
-    key_copies: Floats,
-    value_copies: Floats,
-) -> int:
-    """Chunks are the key heads of each row, which is the last of its sequence. Returns their number."""
-    num_kv_heads, head_dim, block_size = shape.num_kv_heads, shape.head_dim, shape.block_size
-    group = shape.num_heads // num_kv_heads
-    qkv, attended = buffer(buffers, _QKV, shape.num_rows), buffer(buffers, _ATTENDED, shape.num_rows)
-    key_address, value_address = caches[op.layer, 0], caches[op.layer, 1]
-    keys = cache_at(key_address, shape.num_blocks, num_kv_heads, head_dim, block_size)
-    values = cache_at(value_address, shape.num_blocks, num_kv_heads, block_size, head_dim)
-    head_size = head_dim * block_size
-    num_chunks: int = shape.num_rows * num_kv_heads
-    chunk = claim(counters, own, num_chunks)
-    while chunk < num_chunks:
-        row, kv_head = chunk // num_kv_heads, chunk % num_kv_heads
-        if op.qk_norm_weight:
-            weight = matrix_at(op.qk_norm_weight, shape.num_heads + num_kv_heads, head_dim)
-            for head in range(kv_head * group, (kv_head + 1) * group):
-                query = qkv[row, head * head_dim : (head + 1) * head_dim]
-                normalize_row(query, weight[head], op.qk_norm_eps, query)
-            head = shape.num_heads + kv_head
-            key = qkv[row, head * head_dim : (head + 1) * head_dim]
-            normalize_row(key, weight[head], op.qk_norm_eps, key)
-        rotate_and_store_head(qkv[row], kv_head, group, rotary[positions[row]], slots[row], keys, values)
-        tile = Tile(
-            key_address + _ITEM_BYTES * kv_head * head_size,
-            value_address + _ITEM_BYTES * kv_head * head_size,
-            num_kv_heads * head_size,
-            block_size,
-            head_dim,
-            group,
-            group,
-            positions[row],
-            op.window,
-        )
-        load_rows(rows, tile, qkv, row, kv_head * group, np.float32(shape.scale))
-        attend_tile(rows, tile, kv_head, block_tables[row], keys, values, key_copies, value_copies)
-        store_rows(rows, tile, row, kv_head * group, attended)
-        finish(counters)
-        chunk = claim(counters, own, num_chunks)
-    return num_chunks
-
-
-def _run_norm(op: Any, shape: Any, buffers: Longs, counters: Longs, own: int) -> int:
-    """Chunks are rows. Returns their number."""
-    num_rows: int = shape.num_rows
-    source, target = buffer(buffers, op.source, shape.num_rows), buffer(buffers, op.target, shape.num_rows)
-    row = claim(counters, own, num_rows)
-    while row < num_rows:
-        norm_row(op, source[row], target[row])
-        finish(counters)
-        row = claim(counters, own, num_rows)
-    return num_rows
-
-
-run_norm = compile_kernel(_run_norm, set())
 run_product = compile_kernel(_run_product, set())
-run_attention = compile_kernel(_run_attention, set())
 
 
 def _run_step(
     ops: Any,  # [number of operations] of OP
     shapes: Any,  # [1] of SHAPE
-    buffers: Longs,  # [len(Buffer), 2]
+    places: Longs,  # [len(Buffer), 2], see `buffer`; but for these two:
+    hidden: Floats,  # [R, E], overwritten
+    wanted: int,  # the Buffer to be found in
+    result: Floats,  # [R, its width]
     caches: Longs,  # [layers, 2]
     rotary: Floats,  # [P, R]
     positions: Longs,  # [R]
     slots: Longs,  # [R]
     block_tables: Ints,  # [R, M]
+    scores: Floats,  # [R, heads, KEY_TILE more than positions], scratch
     arrivals: Longs,  # [1], zero
     counters: Longs,  # [number of operations, 1 + shares, LINE], new ones
 ) -> None:
     """One thread's part in all operations; it returns when all are done. Any number of threads may call it, at any time."""
-    shape = shapes[0]
+    shape, buffers = shapes[0], places.copy()
+    buffers[wanted, 0] = result.ctypes.data
+    buffers[_HIDDEN, 0] = hidden.ctypes.data
     own = increase(arrivals, 0) % (counters.shape[1] - 1)
     most_channels = 0
     for o in range(ops.shape[0]):
@@ -255,12 +191,17 @@ def _run_step(
     key_copies = np.zeros((shape.head_dim, num_copies), np.float32)
     value_copies = np.zeros((num_copies, padded(shape.head_dim)), np.float32)
     for o in range(ops.shape[0]):
-        if ops[o].kind == _ATTENTION:
-            num_chunks = run_attention(
-                ops[o], shape, buffers, caches, rotary, positions, slots, block_tables, counters[o], own, rows, key_copies, value_copies
+        attended = buffer(buffers, _ATTENDED, shape.num_rows)
+        if ops[o].kind == _HEADS:
+            qkv = buffer(buffers, _QKV, shape.num_rows)
+            num_chunks = run_heads(
+                ops[o], shape, caches, qkv, rotary, positions, slots, block_tables, counters[o], own,
+                rows, key_copies, value_copies, scores, attended,
             )  # fmt: skip
-        elif ops[o].kind == _NORM:
-            num_chunks = run_norm(ops[o], shape, buffers, counters[o], own)
+        elif ops[o].kind == _SUMS:
+            num_chunks = run_sums(
+                ops[o], shape, caches, positions, block_tables, counters[o], own, rows, key_copies, value_copies, scores, attended
+            )
         else:
             num_chunks = run_product(ops[o], shape, buffers, counters[o], own, floats, values, steps, products)
         await_all(counters[o], num_chunks)

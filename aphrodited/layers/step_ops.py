@@ -18,19 +18,18 @@ class Buffer(IntEnum):
     ATTENDED = 2
     RESIDUAL = 3
     INNER = 4
-    FINAL = 5
-    LOGITS = 6
+    LOGITS = 5
 
 
 class Kind(IntEnum):
     PRODUCT = 0  # finish(norm(source) @ weight.T + bias)
     GATED = 1  # (norm(source) @ weight.T + bias) * finish(norm(source) @ gate.T + gate's bias)
-    ATTENTION = 2  # of ATTENDED's columns to QKV's; stores keys and values
-    NORM = 3  # norm(source)
+    HEADS = 2  # attention of QKV's heads to ATTENDED, of some only the scores; stores keys and values first
+    SUMS = 3  # what those scores make of the values
 
 
 class Norm(IntEnum):
-    """What a row goes through first, or all that it goes through."""
+    """What a row goes through first."""
 
     NONE = 0
     ROOT_MEAN_SQUARE = 1

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from aphrodited.layers.attention import AttentionMetadata, KVCache
+from aphrodited.layers.attention import KVCache
 from aphrodited.layers.linear import Linear, Projection
 from aphrodited.layers.norm import LayerNorm, QKNorm, RMSNorm
 from aphrodited.layers.paged_attention import UNLIMITED, PagedAttention
@@ -27,6 +26,16 @@ from aphrodited.layers.team import run_together
 MAX_ROWS = 8
 """Rows of a step that is run so: with more, products by blocks of rows are faster."""
 
+
+class Places(NamedTuple):
+    """Where each row is in its sequence, and where that is in the caches."""
+
+    positions: NDArray[np.int64]  # [R]
+    slots: NDArray[np.int64]  # [R]
+    block_tables: NDArray[np.int32]  # [R, M]
+
+
+_NOWHERE = Places(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 0), np.int32))
 _Known = (QuantizedLinear, Linear)
 
 
@@ -42,15 +51,19 @@ def compile_kernels() -> None:
     if can_run(attention, (projection,)):
         program = StepProgram(attention)
         program.product(projection, Buffer.HIDDEN, Buffer.LOGITS)
-        program.run(torch.ones(1, 8), results=(Buffer.LOGITS,), num_threads=1)  # threads that helped would keep this one's priority
+        program.run(np.ones((1, 8), np.float32), result=Buffer.LOGITS, num_threads=1)  # threads that helped would keep this one's priority
 
 
 class StepProgram:
     """Operations in their order; the first one reads HIDDEN."""
 
     def __init__(self, attention: PagedAttention) -> None:
+        from aphrodited.layers import shared_work, step_kernels, vector_tiles  # late, see quantized_linear
+
+        self._kernel, self._new_counters, self._key_tile = step_kernels.run_step, shared_work.new_counters, vector_tiles.KEY_TILE
         self._attention = attention
-        self._kv_caches: Sequence[KVCache] | None = None  # those that _addresses_of_caches and _shape are of
+        self._kv_caches: Sequence[KVCache] | None = None  # those that _addresses_of_caches and _shapes are of
+        self._rotary = attention.rotary.numpy()
         self._ops: list[dict[str, Any]] = []
         self._kept: list[object] = []  # whatever an address belongs to
         self._widths = dict.fromkeys(Buffer, 0)
@@ -80,58 +93,49 @@ class StepProgram:
         op = {"kind": Kind.GATED, "finish": gate.finish, "other": source, **self._addresses(gate, "gate_")}
         self._add_product(op, projection, source, target, norm)
 
-    def norm(self, norm: RMSNorm | LayerNorm, source: Buffer, target: Buffer) -> None:
-        """target = norm(source)."""
-        size = norm.weight.shape[0]
-        self._widths[source] = self._widths[target] = size
-        self._ops.append({"kind": Kind.NORM, "source": source, "target": target, "num_channels": size, **self._norm_fields(norm)})
-
     def attend(self, *, window: int | None = None, qk_norm: QKNorm | None = None) -> None:
         """ATTENDED = attention(QKV), over the next layer's cache."""
-        op = {"kind": Kind.ATTENTION, "layer": sum(op["kind"] == Kind.ATTENTION for op in self._ops)}
+        op: dict[str, Any] = {"layer": sum(op["kind"] == Kind.HEADS for op in self._ops)}
         op["window"] = UNLIMITED if window is None else window
         if qk_norm is not None:
             op |= {"qk_norm_weight": self._address(qk_norm.weight.numpy()), "qk_norm_eps": qk_norm.eps}
-        self._ops.append(op)
+        self._ops += ({"kind": kind, **op} for kind in (Kind.HEADS, Kind.SUMS))
 
     def run(
         self,
-        rows: Tensor,
+        rows: NDArray[np.float32],
         kv_caches: Sequence[KVCache] = (),
-        metadata: AttentionMetadata | None = None,
+        places: Places = _NOWHERE,
         *,
-        results: Sequence[Buffer],
+        result: Buffer,
         num_threads: int | None = None,
-    ) -> list[Tensor]:
-        """What the operations leave of rows [R, E] in the buffers `results`, newly allocated [R, width]; R is MAX_ROWS at most.
+    ) -> NDArray[np.float32]:
+        """What the operations leave of rows [R, E] in a buffer, newly allocated [R, width]; R is MAX_ROWS at most.
 
-        kv_caches, metadata: for attention, with one row of each sequence.  num_threads: as many as torch uses, if not given.
+        rows: overwritten.  kv_caches, places: for attention.  num_threads: as many as torch uses, if not given.
         """
-        from aphrodited.layers import step_kernels  # late, see quantized_linear
-        from aphrodited.layers.shared_work import new_counters
-
-        num_rows = rows.shape[0]
         self._bind(kv_caches)
-        buffers, shape = self._buffers.copy(), self._shape.copy()
-        shape["num_rows"] = num_rows
-        hidden = rows.numpy().copy()
-        made = [hidden if which == Buffer.HIDDEN else np.empty((num_rows, self._widths[which]), np.float32) for which in results]
-        for which, array in ((Buffer.HIDDEN, hidden), *zip(results, made, strict=True)):
-            buffers[which, 0] = array.ctypes.data
+        num_rows = rows.shape[0]
         num_threads = num_threads or torch.get_num_threads()
+        made = rows if result == Buffer.HIDDEN else np.empty((num_rows, self._widths[result]), np.float32)
+        num_positions = places.block_tables.shape[1] * self._block_size
         run_together(
             num_threads,
-            step_kernels.run_step,
+            self._kernel,
             self._table,
-            shape,
-            buffers,
+            self._shapes[num_rows],
+            self._buffers,
+            rows,
+            int(result),
+            made,
             self._addresses_of_caches,
-            self._attention.rotary.numpy(),
-            *_places(metadata),
+            self._rotary,
+            *places,
+            np.empty((num_rows, self._attention.num_heads, num_positions + self._key_tile), np.float32),
             np.zeros(1, np.int64),
-            new_counters(len(self._ops), num_threads),
+            self._new_counters(len(self._ops), num_threads),
         )
-        return [torch.from_numpy(array) for array in made]
+        return made
 
     def _bind(self, kv_caches: Sequence[KVCache]) -> None:
         """Have the next runs use these caches."""
@@ -139,11 +143,9 @@ class StepProgram:
             return
         self._kv_caches = kv_caches
         self._addresses_of_caches = np.array([(k.data_ptr(), v.data_ptr()) for k, v in kv_caches], np.int64).reshape(-1, 2)
-        self._shape = self._shape_without_caches()
-        if kv_caches:
-            names = ("num_blocks", "num_kv_heads", "block_size", "head_dim")
-            for name, size in zip(names, kv_caches[0][1].shape, strict=True):
-                self._shape[name] = size
+        sizes = kv_caches[0][1].shape if kv_caches else (0, self._attention.num_heads, 0, 0)
+        self._block_size = sizes[2]
+        self._shapes = [self._shape(num_rows, sizes) for num_rows in range(MAX_ROWS + 1)]
 
     @cached_property
     def _table(self) -> NDArray[np.void]:
@@ -153,11 +155,13 @@ class StepProgram:
                 row[name] = value
         return table
 
-    def _shape_without_caches(self) -> NDArray[np.void]:
+    def _shape(self, num_rows: int, cache_sizes: Sequence[int]) -> NDArray[np.void]:
         from aphrodited.layers.int8_kernels import instructions
 
         shape = np.zeros(1, SHAPE)
-        shape["num_heads"] = shape["num_kv_heads"] = self._attention.num_heads
+        shape["num_rows"], shape["num_heads"] = num_rows, self._attention.num_heads
+        for name, size in zip(("num_blocks", "num_kv_heads", "block_size", "head_dim"), cache_sizes, strict=True):
+            shape[name] = size
         shape["row_limit"] = 0 if instructions is None else instructions.row_limit
         shape["scale"] = np.float32(np.float32(self._attention.scale) * math.log2(math.e))
         return shape
@@ -204,9 +208,3 @@ class StepProgram:
         assert array.flags.c_contiguous
         self._kept.append(array)
         return array.ctypes.data
-
-
-def _places(metadata: AttentionMetadata | None) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    if metadata is None:
-        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 0), np.int32)
-    return metadata.positions.numpy(), metadata.slot_mapping.numpy(), metadata.block_tables.numpy()

@@ -8,7 +8,9 @@ Source of the block layouts: https://github.com/ggml-org/ggml/blob/master/src/gg
 from __future__ import annotations
 
 import gguf
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from aphrodited.errors import ModelLoadError
@@ -45,6 +47,22 @@ def widen(rows: Tensor, ggml_type: gguf.GGMLQuantizationType) -> Tensor:
         case _:
             values = torch.from_numpy(gguf.dequantize(rows.numpy(), ggml_type))
     return values.view(rows.shape[0], -1)
+
+
+def widen_rows(
+    table: NDArray[np.uint8], token_ids: NDArray[np.int64], ggml_type: gguf.GGMLQuantizationType
+) -> NDArray[np.float32]:
+    """The same for a few rows of a table, float32 [T, E] for token_ids [T], without torch: that would take ten times as long."""
+    from aphrodited.layers.ggml_kernels import KERNELS  # late, see quantized_linear
+
+    kernel = KERNELS.get(ggml_type.name)
+    if kernel is None:
+        rows: NDArray[np.float32] = gguf.dequantize(table[token_ids], ggml_type)
+        return rows
+    block_values, block_bytes = gguf.GGML_QUANT_SIZES[ggml_type]
+    rows = np.empty((len(token_ids), table.shape[1] // block_bytes * block_values), np.float32)
+    kernel(table, token_ids, rows)
+    return rows
 
 
 def _half(blocks: Tensor, offset: int) -> Tensor:

@@ -20,7 +20,7 @@ from aphrodited.errors import ModelLoadError
 from aphrodited.gguf_file import GgufHead, TensorEntry, read_head
 from aphrodited.layers.embedding import Embedding
 from aphrodited.layers.rotary import FactorScaling
-from aphrodited.loaders.ggml_types import supported_type, widen
+from aphrodited.loaders.ggml_types import supported_type, widen, widen_rows
 from aphrodited.loaders.gguf_config import TOKEN_TYPES, num_used_tokens, read_gguf_architecture
 from aphrodited.loaders.gguf_names import ROTARY_FACTORS, hf_name
 from aphrodited.loaders.identity import file_identity
@@ -83,11 +83,14 @@ class QuantizedEmbedding:
     """A table of which only the rows that are asked for are widened."""
 
     def __init__(self, rows: Tensor, ggml_type: gguf.GGMLQuantizationType) -> None:
-        self._rows = rows  # uint8 [V, bytes of a row]
+        self._rows, self._table = rows, rows.numpy()  # uint8 [V, bytes of a row]
         self._ggml_type = ggml_type
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         return widen(self._rows[token_ids], self._ggml_type)
+
+    def rows(self, token_ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        return widen_rows(self._table, token_ids, self._ggml_type)
 
 
 def _is_wanted(key: str) -> bool:

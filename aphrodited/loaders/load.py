@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,7 @@ import torch
 
 from aphrodited.errors import ModelLoadError
 from aphrodited.hub_cache import is_hub_id
-from aphrodited.layers import linear, step_program
+from aphrodited.layers import linear, quantized_linear, step_program
 from aphrodited.layers.huge_pages import HugePageArena
 from aphrodited.layers.linear import Linear, MakeProjection
 from aphrodited.layers.packing import PackingThread
@@ -67,7 +68,7 @@ def load_model(
     if quantization == "int8":
         load_kernels(cache_dir)  # before anything else imports numba, which reads once where kernels are kept
     arena = HugePageArena()
-    with PackingThread() as packing, _kernels_loading(cache_dir, beside=device == CPU and quantization == "none"):
+    with PackingThread() as packing:
         report = _rising(report)
         make_projection = _resolve_quantization(quantization, arena, packing)
         weights, config, identity = _open_weights(path, load_format, make_projection, report)
@@ -81,9 +82,11 @@ def load_model(
         source: Weights = weights if device == CPU else DeviceWeights(weights, device, model_dtype)
         if file is not None:
             source = KeepingWeights(weights) if kept is None else KeptWeights(weights, kept, report, arena)
-        model = build_model(config, source, max_positions=max_positions, cache_dir=cache_dir)
-        if kept is None:  # what is kept was made of weights that had been checked
-            weights.finish(ignored_tensors(config))
+        rounds = quantization == "int8" and kept is None  # by kernels
+        with _kernels_loading(cache_dir, quantization, beside=device == CPU and not rounds):
+            model = build_model(config, source, max_positions=max_positions, cache_dir=cache_dir)
+            if kept is None:  # what is kept was made of weights that had been checked
+                weights.finish(ignored_tensors(config))
     arena.collapse(model.rested_s, share=GENTLE_SHARE if gently else 1.0)
     model.fingerprint = identify(model.kernel)
     if file is not None and isinstance(source, KeepingWeights):
@@ -101,21 +104,25 @@ def load_model(
 
 
 @contextmanager
-def _kernels_loading(cache_dir: Path | None, *, beside: bool) -> Iterator[None]:
+def _kernels_loading(cache_dir: Path | None, quantization: Quantization, *, beside: bool) -> Iterator[None]:
     """Load the kernels in a thread beside the block, which must run none; without `beside` do nothing."""
     if not beside:
         yield
         return
     with ThreadPoolExecutor(1, "kernels") as executor:
-        loading = executor.submit(_preload_kernels, cache_dir)
+        loading = executor.submit(_preload_kernels, cache_dir, quantization)
         yield
         loading.result()
 
 
-def _preload_kernels(cache_dir: Path | None) -> None:
+def _preload_kernels(cache_dir: Path | None, quantization: Quantization) -> None:
     preload_kernels(cache_dir)
-    linear.compile_kernels()
+    (quantized_linear if quantization == "int8" else linear).compile_kernels()
     step_program.compile_kernels()
+    if find_spec("numba") is not None:
+        from aphrodited.layers import ggml_kernels  # late, see quantized_linear
+
+        ggml_kernels.compile_kernels()
 
 
 def _rising(report: Report) -> Report:

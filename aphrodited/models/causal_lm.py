@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from aphrodited.layers.attention import AttentionMetadata, KVCache
@@ -20,7 +22,7 @@ from aphrodited.layers.linear import Projection
 from aphrodited.layers.norm import LayerNorm, RMSNorm
 from aphrodited.layers.paged_attention import Attention, AttentionPlan, PagedAttention
 from aphrodited.layers.step_ops import Buffer
-from aphrodited.layers.step_program import MAX_ROWS, StepProgram, can_run
+from aphrodited.layers.step_program import MAX_ROWS, Places, StepProgram, can_run
 from aphrodited.models.config import ModelArchitecture
 
 
@@ -67,7 +69,6 @@ class CausalLM:
         self.nondeterminism = _nondeterminism(attention, linears)
         self.on_layer: Callable[[], None] | None = None
         self._used_at_s = -math.inf
-        self._ahead: tuple[Tensor, Tensor] | None = None  # hidden states of a step and their logits, until these are asked for
         self._embedding = embedding
         self._attention = attention
         self._layers = layers
@@ -80,16 +81,10 @@ class CausalLM:
     ) -> Tensor:
         """Hidden states [T, E] of the flat batch input_ids [T] at positions [T]; stores its keys and values.
 
-        Calls `on_layer` after each layer, or after all of them where they are one call.
+        Calls `on_layer` after each layer.
         """
         assert positions is metadata.positions or torch.equal(positions, metadata.positions)
         self._used_at_s = time.monotonic()
-        num_tokens = input_ids.shape[0]
-        if metadata.max_query_len == 1 and num_tokens <= MAX_ROWS and self._program is not None:
-            hidden = self._run_program(self._program, input_ids, kv_caches, metadata)
-            if self.on_layer is not None:
-                self.on_layer()
-            return hidden
         plan = self._attention.plan(metadata)
         hidden = self._embedding(input_ids)  # [T, E]
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
@@ -102,19 +97,24 @@ class CausalLM:
     @torch.inference_mode()
     def compute_logits(self, rows: Tensor) -> Tensor:
         """float32 [R, V] for the rows [R, E] of a forward pass that need a next token."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and rows is ahead[0]:
-            return ahead[1]
         return self._lm_head(rows.contiguous()).float()
 
-    def _run_program(
-        self, program: StepProgram, input_ids: Tensor, kv_caches: list[KVCache], metadata: AttentionMetadata
-    ) -> Tensor:
-        """A step of few rows. Almost always all of them need a next token, so their logits are made on the way."""
-        results = (Buffer.FINAL, Buffer.LOGITS) if self._is_head_in_program else (Buffer.FINAL,)
-        hidden, *logits = program.run(self._embedding(input_ids), kv_caches, metadata, results=results)
-        self._ahead = (hidden, logits[0]) if logits else None
-        return hidden
+    @property
+    def num_step_rows(self) -> int:
+        """The most sequences that `step` can decode at once."""
+        return 0 if self._program is None else MAX_ROWS
+
+    def step(self, token_ids: NDArray[np.int64], places: Places, kv_caches: list[KVCache]) -> NDArray[np.float32]:
+        """Logits [R, V] behind the newest tokens [R] of sequences; stores their keys and values.
+
+        All layers are one call. The bits are those of `forward` and `compute_logits`.
+        """
+        assert self._program is not None
+        self._used_at_s = time.monotonic()
+        hidden = self._embedding.rows(token_ids)
+        logits = self._program.run(hidden, kv_caches, places, result=Buffer.LOGITS)
+        self._used_at_s = time.monotonic()
+        return logits
 
     def rested_s(self) -> float:
         """For how long no layer was computed. May be called from any thread."""
@@ -123,19 +123,14 @@ class CausalLM:
     @cached_property
     def _program(self) -> StepProgram | None:
         """All of a step of few rows in one call."""
-        if not isinstance(self._attention, PagedAttention) or not can_run(self._attention, self._layers[0].linears):
+        linears = (*self._layers[0].linears, self._lm_head)
+        if not isinstance(self._attention, PagedAttention) or not can_run(self._attention, linears):
             return None
         program = StepProgram(self._attention)
         for layer in self._layers:
             layer.write_to(program)
-        program.norm(self._final_norm, Buffer.HIDDEN, Buffer.FINAL)
-        if self._is_head_in_program:
-            program.product(self._lm_head, Buffer.FINAL, Buffer.LOGITS)
+        program.product(self._lm_head, Buffer.HIDDEN, Buffer.LOGITS, norm=self._final_norm)
         return program
-
-    @cached_property
-    def _is_head_in_program(self) -> bool:
-        return can_run(self._attention, (self._lm_head,))
 
 
 def _nondeterminism(attention: Attention, linears: Sequence[Projection]) -> str:

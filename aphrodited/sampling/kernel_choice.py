@@ -8,7 +8,7 @@ from types import ModuleType
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from aphrodited.sampling.sampled import SamplingRow
 
@@ -25,20 +25,23 @@ def choice_kernels() -> ModuleType | None:
     return choice_kernels
 
 
-def choose_by_kernels(kernels: ModuleType, logits: Tensor, rows: Sequence[SamplingRow], greedy: Sequence[bool]) -> Tensor:
+def choose_by_kernels(
+    kernels: ModuleType, logits: NDArray[np.float32], rows: Sequence[SamplingRow], greedy: Sequence[bool]
+) -> NDArray[np.int64]:
     """A token for each row without top_k, and the most likely one of each greedy row.
 
     logits: [R, V].  Returns [R]; negative for a row with NaN or inf, or without any finite logit.
     """
+    limits = [
+        (0.0 if is_greedy else row.params.temperature, row.params.top_p, row.params.min_p)
+        for row, is_greedy in zip(rows, greedy, strict=True)
+    ]
     chosen = np.empty(len(rows), np.int64)
     kernels.choose(
-        torch.get_num_threads() if len(rows) > 1 and logits.numel() >= MIN_PARALLEL_LOGITS else 1,
-        logits.numpy(),
-        np.array([0.0 if g else row.params.temperature for row, g in zip(rows, greedy, strict=True)]),
-        np.array([row.params.top_p for row in rows]),
-        np.array([row.params.min_p for row in rows]),
-        np.array([row.seed for row in rows], np.uint64),
-        np.array([row.position for row in rows], np.uint64),
+        torch.get_num_threads() if len(rows) > 1 and logits.size >= MIN_PARALLEL_LOGITS else 1,
+        logits,
+        np.array(limits),
+        np.array([(row.seed, row.position) for row in rows], np.uint64),
         chosen,
     )
-    return torch.from_numpy(chosen)
+    return chosen

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from aphrodited.sampling.draw import argmax, draw_candidates, draw_nucleus
@@ -34,11 +36,11 @@ class Sampler:
 
         vocab_size = logits.shape[1]
         has_top_k = [0 < row.params.top_k < vocab_size for row in rows]
-        is_greedy = [row.params.temperature < MIN_TEMPERATURE for row in rows]
+        is_greedy = [_is_greedy(row) for row in rows]
         takes_largest = [greedy or top_k for greedy, top_k in zip(is_greedy, has_top_k, strict=True)]
         kernels = choice_kernels() if logits.device.type == "cpu" else None
         if kernels is not None:
-            chosen = choose_by_kernels(kernels, logits, rows, takes_largest)  # [R]
+            chosen = torch.from_numpy(choose_by_kernels(kernels, logits.numpy(), rows, takes_largest))  # [R]
         else:
             chosen = _choose(logits, rows, takes_largest)
         is_finite = (chosen >= 0).tolist()
@@ -61,6 +63,27 @@ class Sampler:
                 if is_finite[i]:
                     sampled[i] = Sampled(logprobs.token_id, logprobs)
         return sampled
+
+
+    def sample_on_cpu(self, logits: NDArray[np.float32], rows: Sequence[SamplingRow]) -> list[Sampled]:
+        """The same for an array, and without torch where kernels do all that rows ask for; needs no inference mode."""
+        kernels = choice_kernels()
+        if kernels is None or not all(map(_is_plain, rows)):
+            with torch.inference_mode():
+                return self.sample(torch.from_numpy(logits), rows)
+        chosen = choose_by_kernels(kernels, logits, rows, [_is_greedy(row) for row in rows])
+        return [Sampled(token_id if token_id >= 0 else None) for token_id in chosen.tolist()]
+
+
+def _is_greedy(row: SamplingRow) -> bool:
+    return row.params.temperature < MIN_TEMPERATURE
+
+
+def _is_plain(row: SamplingRow) -> bool:
+    """Whether nothing changes its logits, nothing is said of them, and there is no top_k to heed."""
+    params = row.params
+    is_unchanged = row.rules is None and row.allowed is None and not row.forbidden_token_ids
+    return is_unchanged and params.logprobs is None and (params.top_k <= 0 or _is_greedy(row))
 
 
 def _choose(logits: Tensor, rows: Sequence[SamplingRow], greedy: Sequence[bool]) -> Tensor:

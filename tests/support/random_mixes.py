@@ -9,6 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from aphrodited.engine.aphrodite_engine import AphroditeEngine
@@ -53,6 +56,11 @@ class WitnessedModel:
     def compute_logits(self, hidden: Tensor) -> Tensor:
         logits = self._model.compute_logits(hidden)
         self._logits.append(logits.clone())
+        return logits
+
+    def step(self, *args: Any) -> NDArray[np.float32]:
+        logits = self._model.step(*args)
+        self._logits.append(torch.from_numpy(logits.copy()))
         return logits
 
     def take_bits(self) -> list[str]:

@@ -14,10 +14,10 @@ def chosen(
 ) -> Rows:
     """Of each row, for its number as position."""
     size = len(logits)
-    seeds, positions = np.full(size, seed, np.uint64), np.arange(size, dtype=np.uint64)
-    temperatures, top_ps, min_ps = (np.full(size, value) for value in (temperature, top_p, min_p))
+    places = np.array([(seed, position) for position in range(size)], np.uint64)
+    limits = np.array([(temperature, top_p, min_p)] * size)
     result = np.empty(size, np.int64)
-    choose(num_threads, logits.astype(np.float32), temperatures, top_ps, min_ps, seeds, positions, result)
+    choose(num_threads, logits.astype(np.float32), limits, places, result)
     return result
 
 

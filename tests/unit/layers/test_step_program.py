@@ -14,16 +14,17 @@ from aphrodited.layers.paged_attention import PagedAttention
 from aphrodited.layers.quantized_linear import QuantizedLinear
 from aphrodited.layers.rotary import rotary_table
 from aphrodited.layers.step_ops import Buffer
-from aphrodited.layers.step_program import MAX_ROWS, StepProgram, can_run
+from aphrodited.layers.step_program import MAX_ROWS, Places, StepProgram, can_run
 
 HIDDEN, INNER = 72, 100  # neither a whole number of panels
-HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 4, 2, 16, 16
+HEADS, KV_HEADS, HEAD_DIM = 4, 2, 32
+NUM_BLOCKS = 64
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
 
 
 @pytest.fixture
 def attention():
-    attention = PagedAttention(HEADS, HEAD_DIM, rotary_table(64, HEAD_DIM, 10_000.0))
+    attention = PagedAttention(HEADS, HEAD_DIM, rotary_table(256, HEAD_DIM, 10_000.0))
     if not can_run(attention, (Linear(torch.ones(2, 8)),)):
         pytest.skip("no kernels on this CPU")
     torch.manual_seed(7)
@@ -41,19 +42,7 @@ def norms() -> tuple[RMSNorm, LayerNorm]:
 
 
 def run(program: StepProgram, rows: torch.Tensor, wanted: Buffer) -> torch.Tensor:
-    (result,) = program.run(rows, results=(wanted,))
-    return result
-
-
-def test_a_norm_has_its_bits_and_its_rows_can_be_read_beside_what_is_made_of_them(attention, make) -> None:
-    projection, rows = make(torch.randn(INNER, HIDDEN)), torch.randn(3, HIDDEN)
-    for norm in norms():
-        program = StepProgram(attention)
-        program.norm(norm, Buffer.HIDDEN, Buffer.FINAL)
-        program.product(projection, Buffer.FINAL, Buffer.LOGITS)
-        final, logits = program.run(rows, results=(Buffer.FINAL, Buffer.LOGITS))
-        assert torch.equal(final, norm(rows))
-        assert torch.equal(logits, projection(norm(rows)))
+    return torch.from_numpy(program.run(rows.numpy().copy(), result=wanted))
 
 
 @pytest.mark.parametrize("num_rows", [1, 3, MAX_ROWS])
@@ -81,11 +70,14 @@ def test_a_gated_pair_and_its_way_back_have_the_bits_of_their_projections(attent
 @pytest.mark.parametrize(
     ("window", "has_qk_norm", "block_size"), [(None, False, 16), (9, False, 16), (None, True, 16), (None, False, 5)]
 )
-def test_attention_has_the_same_bits_and_leaves_the_same_cache(attention, make, window, has_qk_norm, block_size) -> None:
+@pytest.mark.parametrize("num_threads", [1, 2, 4, 7])  # 6 key heads are dealt out whole, in part, or only in parts
+def test_attention_has_the_same_bits_and_leaves_the_same_cache(
+    attention, make, window, has_qk_norm, block_size, num_threads
+) -> None:
     qk_norm = QKNorm(torch.randn(HEAD_DIM), torch.randn(HEAD_DIM), HEADS, KV_HEADS, 1e-6) if has_qk_norm else None
     into, out_of = make(torch.randn(QKV, HIDDEN)), make(torch.randn(HIDDEN, HEADS * HEAD_DIM))
-    memory = [torch.randn(16, KV_HEADS, block_size, HEAD_DIM) for _ in range(4)]
-    metadata, rows = decoding(positions=[3, 30, 19], block_size=block_size), torch.randn(3, HIDDEN)
+    memory = [torch.randn(NUM_BLOCKS, KV_HEADS, block_size, HEAD_DIM) for _ in range(4)]
+    metadata, rows = decoding(positions=[3, 230, 119], block_size=block_size), torch.randn(3, HIDDEN)
 
     program = StepProgram(attention)
     for _ in range(2):
@@ -93,14 +85,15 @@ def test_attention_has_the_same_bits_and_leaves_the_same_cache(attention, make, 
         program.attend(window=window, qk_norm=qk_norm)
         program.product(out_of, Buffer.ATTENDED, Buffer.HIDDEN, plus=Buffer.HIDDEN)
     kept = caches([each.clone() for each in memory])
-    (result,) = program.run(rows, kept, metadata, results=(Buffer.HIDDEN,))
+    places = Places(metadata.positions.numpy(), metadata.slot_mapping.numpy(), metadata.block_tables.numpy())
+    result = program.run(rows.numpy().copy(), kept, places, result=Buffer.HIDDEN, num_threads=num_threads)
 
     expected, hidden, plan = caches(memory), rows, attention.plan(metadata)
     for cache in expected:
         qkv = into(hidden)
         qkv = qkv if qk_norm is None else qk_norm(qkv)
         hidden = out_of.add(attention(qkv, cache, plan, window), hidden)
-    assert torch.equal(result, hidden)
+    assert torch.equal(torch.from_numpy(result), hidden)
     for one, other in zip(itertools.chain(*kept), itertools.chain(*expected), strict=True):
         assert torch.equal(one, other)
 
@@ -136,10 +129,10 @@ def test_a_late_helper_changes_nothing(attention, make, monkeypatch) -> None:
 def decoding(positions: list[int], block_size: int) -> AttentionMetadata:
     """Sequences with one row each, in blocks of their own."""
     most = max(positions) // block_size + 1
-    tables = np.random.default_rng(3).permutation(16)[: most * 2]
+    tables = np.random.default_rng(3).permutation(NUM_BLOCKS - len(positions))
     shared = np.stack([np.roll(tables, i)[:most] for i in range(len(positions))]).astype(np.int32)
     shared[:, -1] = shared[0, -1]
-    last = [16 - 1 - i for i in range(len(positions))]
+    last = [NUM_BLOCKS - 1 - i for i in range(len(positions))]
     for row, position in enumerate(positions):
         shared[row, position // block_size] = last[row]
     slots = [last[row] * block_size + position % block_size for row, position in enumerate(positions)]

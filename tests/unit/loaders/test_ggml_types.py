@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aphrodited.errors import ModelLoadError
-from aphrodited.loaders.ggml_types import SUPPORTED_TYPES, supported_type, widen
+from aphrodited.loaders.ggml_types import SUPPORTED_TYPES, supported_type, widen, widen_rows
 
 Kind = gguf.GGMLQuantizationType
 
@@ -18,6 +18,19 @@ def test_values_have_the_same_bits_as_those_of_the_gguf_library(name: str) -> No
     widened = widen(torch.from_numpy(rows), Kind[name])
     assert widened.dtype == torch.float32
     assert torch.equal(widened, torch.from_numpy(gguf.dequantize(rows, Kind[name]).reshape(7, 96)))
+
+
+@pytest.mark.parametrize("name", SUPPORTED_TYPES)
+def test_single_rows_have_the_same_bits(name: str) -> None:
+    pytest.importorskip("numba")
+    block_values, block_bytes = gguf.GGML_QUANT_SIZES[Kind[name]]
+    blocks = np.random.default_rng(5).integers(0, 256, (6, 3, block_bytes), dtype=np.uint8)
+    blocks.reshape(18, -1)[:, 1::2] &= 0x3F  # numbers that begin a block stay finite
+    table, token_ids = blocks.reshape(6, -1), np.array([4, 0, 4], np.int64)
+    rows = widen_rows(table, token_ids, Kind[name])
+    assert rows.shape == (3, 3 * block_values)
+    assert rows.flags.writeable
+    assert rows.tobytes() == widen(torch.from_numpy(table[token_ids]), Kind[name]).numpy().tobytes()
 
 
 @pytest.mark.parametrize("has_fifth_bit", [False, True], ids=["Q4_K", "Q5_K"])
