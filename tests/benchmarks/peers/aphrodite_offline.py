@@ -2,7 +2,8 @@
 
     tests/benchmarks/peers/aphrodite_offline.py FILE.gguf [--quantization int8] [--input-len N] [--output-len N] …
 
-Reads a prompt of random token ids, then decodes greedily, with the defaults of an engine process. Prints one JSON object.
+Prints its version when it is ready. Then, for each line of its input, it reads a prompt of random token ids, decodes greedily, with
+the defaults of an engine process, and prints tokens a second: each line it prints is one JSON object.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import sys
 import time
 from contextlib import closing
 
+import aphrodited
 from aphrodited.bench.modes import REST_S
 from aphrodited.bench.workload import Workload
 from aphrodited.engine.environment import engine_environment
@@ -30,7 +32,6 @@ def main() -> None:
     parser.add_argument("--quantization", default="none", choices=("none", "int8"))
     parser.add_argument("--input-len", type=int, default=512)
     parser.add_argument("--output-len", type=int, default=128)
-    parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
@@ -39,19 +40,18 @@ def main() -> None:
         become_an_engine_process(engine_environment(config))
         backend = create_backend(config, default_cache_dir(), lambda progress, what: None)
     rng = random.Random(options.seed)
-    prefill, decode = [], []
     with closing(backend):
         gc.collect()
         gc.freeze()
         time.sleep(REST_S)
-        for number in range(1 + options.repeat):
+        print(json.dumps({"version": aphrodited.__version__}), flush=True)
+        for number, _ in enumerate(sys.stdin):
             prompt = [rng.randrange(backend.facts.vocab_size) for _ in range(options.input_len)]
             params = SamplingParams(temperature=0.0, max_tokens=1 + options.output_len, ignore_eos=True, detokenize=False)
             backend.add_request(number, GenerateRequest(f"bench-{number}", prompt, params))
-            prefill.append(options.input_len / seconds_of_tokens(backend, 1))
-            decode.append(options.output_len / seconds_of_tokens(backend, options.output_len))
-    rates = {"prefill": prefill[1:], "decode": decode[1:]}  # the first round warms up
-    print(json.dumps({name: [round(rate, 1) for rate in values] for name, values in rates.items()}))
+            prefill = options.input_len / seconds_of_tokens(backend, 1)
+            decode = options.output_len / seconds_of_tokens(backend, options.output_len)
+            print(json.dumps({"prefill": round(prefill, 1), "decode": round(decode, 1)}), flush=True)
 
 
 def become_an_engine_process(environment: dict[str, str]) -> None:

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/peers/beside_llama_cpp.py LLAMA_PYTHON FILE.gguf --output-json FILE
 
-LLAMA_PYTHON is the interpreter of an environment that has llama-cpp-python. Each round runs all three, each in a process of
-its own that reads a prompt and decodes behind it, once to warm up and three times for a median; a ratio is the median over
-the rounds. One JSON line is appended to FILE.
+LLAMA_PYTHON is the interpreter of an environment that has llama-cpp-python. Each side is a process of its own, which rests while
+another computes. A round is a prompt and what is decoded behind it by each of them in turn, within seconds, so that a machine that
+changes meanwhile changes for all; a first one warms up. A ratio is the median over the rounds. One JSON line is appended to FILE.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import argparse
 import shlex
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -25,24 +26,29 @@ HERE = Path(__file__).parent
 QUANTIZATIONS = ("none", "int8")
 INPUT_LEN, OUTPUT_LEN = 512, 128
 
+Rates = dict[str, float]
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("llama_python", type=Path)
     parser.add_argument("model")
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=9, help="rounds")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output-json", type=Path)
     options = parser.parse_args()
 
-    rounds: list[dict[str, dict[str, float]]] = []
-    version = ""
-    for _ in range(options.repeat):
-        peer = run(options.llama_python, "llama_cpp_offline.py", options)
-        version = peer["version"]
-        ours = {name: run(sys.executable, "aphrodite_offline.py", options, "--quantization", name) for name in QUANTIZATIONS}
-        rounds.append({"llama.cpp": medians(peer["tokens_per_second"]), **{name: medians(each) for name, each in ours.items()}})
-        print(rounds[-1], flush=True)
+    rounds: list[dict[str, Rates]] = []
+    with ExitStack() as stack:
+        sides = {"llama.cpp": stack.enter_context(Side(options.llama_python, "llama_cpp_offline.py", options))}
+        for name in QUANTIZATIONS:
+            sides[name] = stack.enter_context(Side(sys.executable, "aphrodite_offline.py", options, "--quantization", name))
+        for number in range(1 + options.repeat):
+            rates = {name: side.run() for name, side in sides.items()}
+            if number:
+                rounds.append(rates)
+                print(rates, flush=True)
+        version = sides["llama.cpp"].version
     ratios = {
         name: {
             what: round(median(each[name][what] / each["llama.cpp"][what] for each in rounds), 3)
@@ -58,17 +64,32 @@ def main() -> None:
         append_json_line(options.output_json, {**line, "command": shlex.join(words)})
 
 
-def medians(rates: dict[str, list[float]]) -> dict[str, float]:
-    return {name: median(values) for name, values in rates.items()}
+class Side:
+    """A process of a script beside this one, for the length of a block."""
 
+    def __init__(self, python: Path | str, script: str, options: argparse.Namespace, *more: str) -> None:
+        self._command = [python, HERE / script, options.model, "--seed", str(options.seed), *more]
+        self._command += ["--input-len", str(INPUT_LEN), "--output-len", str(OUTPUT_LEN)]
 
-def run(python: Path | str, script: str, options: argparse.Namespace, *more: str) -> dict[str, Any]:
-    """What a script beside this one prints."""
-    command = [python, HERE / script, options.model, "--seed", str(options.seed), *more]
-    command += ["--input-len", str(INPUT_LEN), "--output-len", str(OUTPUT_LEN)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    answer: dict[str, Any] = msgspec.json.decode(done.stdout)
-    return answer
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.version: str = self._read()["version"]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.communicate()  # it ends with its input
+
+    def run(self) -> Rates:
+        """One prompt and what is decoded behind it, tokens a second."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        answer: dict[str, Any] = msgspec.json.decode(self._process.stdout.readline())
+        return answer
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
     LLAMA_PYTHON tests/benchmarks/peers/llama_cpp_offline.py FILE.gguf [--input-len N] [--output-len N] …
 
-Reads a prompt of random token ids, then decodes greedily, two threads. Prints one JSON object.
+Prints its version when it is ready. Then, for each line of its input, it reads a prompt of random token ids, decodes greedily, two
+threads, and prints tokens a second: each line it prints is one JSON object.
 """
 
 import argparse
 import json
 import random
+import sys
 import time
 
 import llama_cpp
@@ -20,7 +22,6 @@ def main() -> None:
     parser.add_argument("--input-len", type=int, default=512)
     parser.add_argument("--output-len", type=int, default=128)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
@@ -33,15 +34,13 @@ def main() -> None:
         verbose=False,
     )
     rng = random.Random(options.seed)
-    prefill, decode = [], []
-    for _ in range(1 + options.repeat):
+    print(json.dumps({"version": llama_cpp.__version__}), flush=True)
+    for _ in sys.stdin:
         prompt = [rng.randrange(llama.n_vocab()) for _ in range(options.input_len)]
         llama.reset()
-        prefill.append(options.input_len / seconds(lambda: llama.eval(prompt)))  # noqa: B023
-        decode.append(options.output_len / seconds(lambda: continue_greedily(llama, options.output_len)))
-    rates = {"prefill": prefill[1:], "decode": decode[1:]}  # the first round warms up
-    rounded = {name: [round(rate, 1) for rate in values] for name, values in rates.items()}
-    print(json.dumps({"version": llama_cpp.__version__, "tokens_per_second": rounded}))
+        prefill = options.input_len / seconds(lambda: llama.eval(prompt))  # noqa: B023
+        decode = options.output_len / seconds(lambda: continue_greedily(llama, options.output_len))
+        print(json.dumps({"prefill": round(prefill, 1), "decode": round(decode, 1)}), flush=True)
 
 
 def continue_greedily(llama: llama_cpp.Llama, num_tokens: int) -> None:
