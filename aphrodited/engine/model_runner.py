@@ -38,10 +38,14 @@ class CausalModel(Protocol):
     config: ModelArchitecture
     on_layer: Callable[[], None] | None
     fingerprint: str
-    nondeterminism: str  # why bits may depend on the batch; empty if they do not
     num_positions: int  # tokens of the longest sequence
     device: torch.device
     dtype: torch.dtype  # of its keys and values
+
+    @property
+    def nondeterminism(self) -> str:
+        """Why bits may depend on the batch; empty if they do not."""
+        ...
 
     @property
     def num_step_rows(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class Embedding(Protocol):
+class Embedding(ABC):
     """A table [V, E] that is only ever read by row, so it may stay on disk or quantised."""
 
+    @abstractmethod
     def __call__(self, token_ids: Tensor) -> Tensor:
         """[T, E] in the model's format for int64 ids [T]."""
-        ...
 
     def rows(self, token_ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The same for a few ids, newly allocated and in float32: torch's operations would take longer than all of numpy's."""
-        ...
+        """The same for a few ids on the CPU, newly allocated. For a table that can be read without torch, whose operations take longer."""
+        return self(torch.from_numpy(token_ids)).numpy()
 
 
-class DenseEmbedding:
+class DenseEmbedding(Embedding):
     """A table in the format of its checkpoint, often mapped from the file; rows are widened when they are read."""
 
     def __init__(self, table: Tensor) -> None:
@@ -34,12 +34,12 @@ class DenseEmbedding:
 
     def rows(self, token_ids: NDArray[np.int64]) -> NDArray[np.float32]:
         if self._table.dtype == torch.bfloat16:
-            return self(torch.from_numpy(token_ids)).numpy()  # numpy does not have it
+            return super().rows(token_ids)  # numpy does not have it
         rows: NDArray[np.float32] = self._table.numpy()[token_ids].astype(np.float32)
         return rows
 
 
-class DeviceEmbedding:
+class DeviceEmbedding(Embedding):
     """A table in the model's own format, on the model's device."""
 
     def __init__(self, table: Tensor) -> None:
@@ -47,6 +47,3 @@ class DeviceEmbedding:
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         return F.embedding(token_ids, self._table)
-
-    def rows(self, token_ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        return self(torch.from_numpy(token_ids).to(self._table.device)).float().cpu().numpy()

@@ -191,14 +191,14 @@ def _run_step(
     key_copies = np.zeros((shape.head_dim, num_copies), np.float32)
     value_copies = np.zeros((num_copies, padded(shape.head_dim)), np.float32)
     for o in range(ops.shape[0]):
-        attended = buffer(buffers, _ATTENDED, shape.num_rows)
         if ops[o].kind == _HEADS:
-            qkv = buffer(buffers, _QKV, shape.num_rows)
+            qkv, attended = buffer(buffers, _QKV, shape.num_rows), buffer(buffers, _ATTENDED, shape.num_rows)
             num_chunks = run_heads(
                 ops[o], shape, caches, qkv, rotary, positions, slots, block_tables, counters[o], own,
                 rows, key_copies, value_copies, scores, attended,
             )  # fmt: skip
         elif ops[o].kind == _SUMS:
+            attended = buffer(buffers, _ATTENDED, shape.num_rows)
             num_chunks = run_sums(
                 ops[o], shape, caches, positions, block_tables, counters[o], own, rows, key_copies, value_copies, scores, attended
             )

@@ -79,7 +79,7 @@ class GgufCheckpoint:
         return tensor
 
 
-class QuantizedEmbedding:
+class QuantizedEmbedding(Embedding):
     """A table of which only the rows that are asked for are widened."""
 
     def __init__(self, rows: Tensor, ggml_type: gguf.GGMLQuantizationType) -> None:

@@ -44,8 +44,7 @@ class Layer(Protocol):
 class CausalLM:
     """One loaded model. All methods are called from one thread, under `torch.inference_mode`.
 
-    num_positions: tokens of the longest sequence.  kernel: what computes attention.  nondeterminism: why a request's bits
-    may depend on what else is in the batch; empty if they do not.
+    num_positions: tokens of the longest sequence.  kernel: what computes attention.
     """
 
     def __init__(
@@ -65,8 +64,6 @@ class CausalLM:
         self.device = attention.device
         self.dtype = attention.dtype
         self.kernel = attention.kernel
-        linears = (*layers[0].linears, lm_head)  # the other layers have the same shapes
-        self.nondeterminism = _nondeterminism(attention, linears)
         self.on_layer: Callable[[], None] | None = None
         self._used_at_s = -math.inf
         self._embedding = embedding
@@ -74,6 +71,18 @@ class CausalLM:
         self._layers = layers
         self._final_norm = final_norm
         self._lm_head = lm_head
+        self._linears = (*layers[0].linears, lm_head)  # the other layers have the same shapes
+
+    @cached_property
+    def nondeterminism(self) -> str:
+        """Why a request's bits may depend on what else is in the batch; empty if they do not. Runs kernels the first time."""
+        if self.device.type != "cpu":
+            return f"computed on {self.device}"
+        if not self._attention.is_exact:
+            return f"attention is computed by {self.kernel}, not by kernels of its own"
+        if not all(linear.is_exact() for linear in self._linears):
+            return "matrix products of this CPU and build of torch depend on the batch"
+        return ""
 
     @torch.inference_mode()
     def forward(
@@ -123,21 +132,10 @@ class CausalLM:
     @cached_property
     def _program(self) -> StepProgram | None:
         """All of a step of few rows in one call."""
-        linears = (*self._layers[0].linears, self._lm_head)
-        if not isinstance(self._attention, PagedAttention) or not can_run(self._attention, linears):
+        if not isinstance(self._attention, PagedAttention) or not can_run(self._attention, self._linears):
             return None
         program = StepProgram(self._attention)
         for layer in self._layers:
             layer.write_to(program)
         program.product(self._lm_head, Buffer.HIDDEN, Buffer.LOGITS, norm=self._final_norm)
         return program
-
-
-def _nondeterminism(attention: Attention, linears: Sequence[Projection]) -> str:
-    if attention.device.type != "cpu":
-        return f"computed on {attention.device}"
-    if not attention.is_exact:
-        return f"attention is computed by {attention.kernel}, not by kernels of its own"
-    if not all(linear.is_exact() for linear in linears):
-        return "matrix products of this CPU and build of torch depend on the batch"
-    return ""

@@ -64,7 +64,6 @@ class Sampler:
                     sampled[i] = Sampled(logprobs.token_id, logprobs)
         return sampled
 
-
     def sample_on_cpu(self, logits: NDArray[np.float32], rows: Sequence[SamplingRow]) -> list[Sampled]:
         """The same for an array, and without torch where kernels do all that rows ask for; needs no inference mode."""
         kernels = choice_kernels()

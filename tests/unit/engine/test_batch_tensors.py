@@ -1,6 +1,6 @@
 import torch
 
-from aphrodited.engine.batch_tensors import BatchTensors
+from aphrodited.engine.batch_tensors import BatchTensors, step_input
 
 CPU = torch.device("cpu")
 
@@ -58,3 +58,17 @@ def test_a_batch_that_samples_nothing_selects_nothing(rig):
     it = rig(max_num_batched_tokens=4)
     it.add(range(9), max_tokens=1)
     assert BatchTensors.build(it.scheduler.schedule(), 4, CPU).logits_rows.tolist() == []
+
+
+def test_a_step_of_decodes_has_the_same_input_either_way(rig):
+    it = rig()
+    for length in (5, 3, 9):
+        it.add(range(length), max_tokens=9, ignore_eos=True)
+    it.step()
+    batch = it.scheduler.schedule()
+    tensors, (token_ids, places) = BatchTensors.build(batch, 4, CPU), step_input(batch, 4)
+    assert token_ids.tolist() == tensors.input_ids.tolist()
+    assert places.positions.tolist() == tensors.metadata.positions.tolist() == [5, 3, 9]
+    assert places.slots.tolist() == tensors.metadata.slot_mapping.tolist()
+    assert places.block_tables.tolist() == tensors.metadata.block_tables.tolist()
+    assert all(array.flags.c_contiguous for array in (token_ids, *places))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.tiny_gguf_models import write_gguf_model
 from tests.support.tiny_models import write_tiny_llama_dir, write_tiny_neox_dir
 
 pytestmark = pytest.mark.skipif(not can_quantize(), reason="this machine has no int8 products")
+int8_kernels = pytest.importorskip("aphrodited.layers.int8_kernels")
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -40,6 +42,29 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     write = write_tiny_neox_dir if request.param == "gpt-neox" else write_tiny_llama_dir
     directory = write(tmp_path / "model")
     return write_gguf_model(tmp_path / "model.gguf", directory) if request.param == "gguf" else directory
+
+
+def test_no_kernel_runs_beside_those_that_are_being_loaded(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not every threading layer of numba's takes two at once."""
+    load_and_keep(path, tmp_path)
+    events: list[str] = []
+
+    def preload(*arguments: object) -> None:
+        time.sleep(0.3)
+        events.append("loaded")
+
+    def multiply(*arguments: object) -> None:
+        events.append("multiplied")
+        run(*arguments)
+
+    run = int8_kernels.multiply
+    monkeypatch.setattr("aphrodited.loaders.load._preload_kernels", preload)
+    monkeypatch.setattr(int8_kernels, "multiply", multiply)
+    load(path, quantization="int8", cache_dir=tmp_path)
+    assert "multiplied" in events  # the trial of whether rows are exact
+    assert events.index("loaded") == 0
 
 
 def test_the_next_engine_has_the_same_numbers_and_reads_no_matrix(

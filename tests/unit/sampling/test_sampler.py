@@ -24,7 +24,10 @@ def _way(request, monkeypatch):
 
 
 def sample(logits, *rows):
-    return Sampler().sample(logits.clone(), rows)
+    """By both entrances, which must agree."""
+    sampled = Sampler().sample(logits.clone(), rows)
+    assert Sampler().sample_on_cpu(logits.clone().numpy(), rows) == sampled
+    return sampled
 
 
 def token_ids(logits, *rows):
