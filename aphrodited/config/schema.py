@@ -132,7 +132,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
     engine: EngineConfig = EngineConfig()
     quantization: Annotated[
         Literal["none", "int8"],
-        doc("int8 rounds weights and activations to 8 bits: faster, about half the memory, slightly other answers.", apply="engine"),
+        doc("int8 rounds weights and activations to 8 bits, keys and values to 16: faster, about half the memory, slightly other answers.", apply="engine"),
     ] = "none"
     device: Annotated[
         str,

@@ -65,7 +65,7 @@ class GraphedModel:
         self.nondeterminism = model.nondeterminism
         self.num_positions = model.num_positions
         self.device = model.device
-        self.dtype = model.dtype
+        self.dtype, self.cache_dtype = model.dtype, model.cache_dtype
         self.num_step_rows = model.num_step_rows
         self.on_layer: Callable[[], None] | None = None
         self._model = model

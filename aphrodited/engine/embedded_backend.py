@@ -73,7 +73,7 @@ def create_engine(
     capacity = plan_capacity(
         config,
         max_position_embeddings=architecture.max_position_embeddings,
-        block_bytes=kv_block_bytes(architecture, engine.block_size, model.dtype),
+        block_bytes=kv_block_bytes(architecture, engine.block_size, model.cache_dtype),
         free_memory=available_memory() if device == CPU else free_gpu_memory(device),
         on_gpu=device != CPU,
         window=architecture.widest_window,
@@ -81,7 +81,7 @@ def create_engine(
     if capacity.max_model_len > model.num_positions:
         raise ConfigError(f"model {config.name} was loaded for {model.num_positions} tokens, not {capacity.max_model_len}")
     pool = KVCachePool(
-        architecture, num_blocks=capacity.num_blocks, block_size=engine.block_size, device=device, dtype=model.dtype
+        architecture, num_blocks=capacity.num_blocks, block_size=engine.block_size, device=device, dtype=model.cache_dtype
     )
     facts = ModelFacts(
         name=config.name,
@@ -106,6 +106,7 @@ def create_engine(
         block_size=engine.block_size,
         device=str(device),
         dtype=facts.dtype,
+        kv_cache_dtype=str(model.cache_dtype).removeprefix("torch."),
         num_threads=torch.get_num_threads(),
     )
     return AphroditeEngine(

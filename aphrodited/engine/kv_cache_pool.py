@@ -12,10 +12,9 @@ from aphrodited.layers.attention import as_key_cache
 from aphrodited.models.config import ModelArchitecture
 
 CPU = torch.device("cpu")
-KV_DTYPE = torch.float32  # what the CPU's attention kernels read and write
 
 
-def kv_block_bytes(architecture: ModelArchitecture, block_size: int, dtype: torch.dtype = KV_DTYPE) -> int:
+def kv_block_bytes(architecture: ModelArchitecture, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers, keys and values together."""
     per_token = 2 * architecture.num_layers * architecture.num_kv_heads * architecture.head_dim
     return per_token * block_size * dtype.itemsize
@@ -36,7 +35,7 @@ class KVCachePool:
         num_blocks: int,
         block_size: int,
         device: torch.device = CPU,
-        dtype: torch.dtype = KV_DTYPE,
+        dtype: torch.dtype,
     ) -> None:
         shape = (num_blocks, architecture.num_kv_heads, block_size, architecture.head_dim)
         if device == CPU:

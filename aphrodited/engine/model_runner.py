@@ -40,7 +40,8 @@ class CausalModel(Protocol):
     fingerprint: str
     num_positions: int  # tokens of the longest sequence
     device: torch.device
-    dtype: torch.dtype  # of its keys and values
+    dtype: torch.dtype
+    cache_dtype: torch.dtype  # of its keys and values
 
     @property
     def nondeterminism(self) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from aphrodited.layers.half_floats import Cache
 from aphrodited.layers.kernels import Bytes, Floats, Ints, compile_kernel
 
 
@@ -39,8 +40,8 @@ def _matrix_at(address: int, num_rows: int, num_columns: int) -> Floats:
     return matrix
 
 
-def _cache_at(address: int, num_blocks: int, num_heads: int, m: int, n: int) -> Floats:
-    cache: Floats = _view(pointer(address), (num_blocks, num_heads, m, n), np.float32)
+def _cache_at(address: int, num_blocks: int, num_heads: int, m: int, n: int, dtype: Any) -> Cache:
+    cache: Cache = _view(pointer(address), (num_blocks, num_heads, m, n), dtype)
     return cache
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 KVCache = tuple[Tensor, Tensor]
@@ -34,3 +37,9 @@ def as_key_cache(memory: Tensor) -> Tensor:
     """
     num_blocks, num_kv_heads, block_size, head_dim = memory.shape
     return memory.view(num_blocks, num_kv_heads, head_dim, block_size).transpose(2, 3)
+
+
+def as_numbers(cache: Tensor) -> NDArray[np.float32] | NDArray[np.int16]:
+    """Keys or values as the CPU's kernels take them: float32, or the bits of float16."""
+    numbers: NDArray[np.float32] | NDArray[np.int16] = (cache.view(torch.int16) if cache.dtype == torch.float16 else cache).numpy()
+    return numbers

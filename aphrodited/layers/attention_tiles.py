@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from aphrodited.layers.half_floats import Cache
 from aphrodited.layers.kernels import Floats, Ints, Longs, compile_kernel
 from aphrodited.layers.vector_tiles import (
     KEY_TILE,
@@ -30,8 +31,6 @@ from aphrodited.layers.vector_tiles import (
     weigh,
 )
 
-_ITEM_BYTES = 4  # of a float32
-
 score_1, score_2, score_3, score_4, score_8 = map(score_keys, (1, 2, 3, 4, 8))
 add_1, add_2, add_3, add_4, add_8 = map(add_values, (1, 2, 3, 4, 8))
 
@@ -44,6 +43,7 @@ class Tile(NamedTuple):
 
     key_cache: int
     value_cache: int
+    item_bytes: int  # of one number in them
     block_stride: int  # from one block to the next, in numbers
     block_size: int
     value_stride: int  # from one key's value to the next one's, in numbers
@@ -65,16 +65,16 @@ def _find_keys(tile: Tile, table: Ints, base: int, num_keys: int, keys: Longs) -
     """Fill in the addresses of each LANES keys from position `base` on: so many never cross a block."""
     for t in range(0, num_keys, LANES):
         block = np.int64(table[(base + t) // tile.block_size]) * tile.block_stride
-        keys[t // LANES] = tile.key_cache + _ITEM_BYTES * (block + (base + t) % tile.block_size)
+        keys[t // LANES] = tile.key_cache + tile.item_bytes * (block + (base + t) % tile.block_size)
 
 
 def _find_values(tile: Tile, table: Ints, base: int, num_keys: int, values: Longs) -> None:
     """Fill in the addresses of the values from position `base` on."""
     for t in range(0, num_keys, LANES):
         block = np.int64(table[(base + t) // tile.block_size]) * tile.block_stride
-        first_value = tile.value_cache + _ITEM_BYTES * (block + (base + t) % tile.block_size * tile.value_stride)
+        first_value = tile.value_cache + tile.item_bytes * (block + (base + t) % tile.block_size * tile.value_stride)
         for i in range(min(LANES, num_keys - t)):
-            values[t + i] = first_value + _ITEM_BYTES * i * tile.value_stride
+            values[t + i] = first_value + tile.item_bytes * i * tile.value_stride
 
 
 def _rows_beside(num_left: int) -> int:
@@ -92,40 +92,45 @@ rows_beside = compile_kernel(_rows_beside, set())
 
 
 def _score_rows(
-    rows: Floats, first: int, count: int, begin: int, end: int, keys: Longs, next_keys: Longs, stride: int, head_dim: int
-) -> None:
+    rows: Floats, first: int, count: int, begin: int, end: int, keys: Longs, next_keys: Longs, stride: int, head_dim: int,
+    cache: Cache,
+) -> None:  # fmt: skip
     """Scores of `count` rows, see rows_beside."""
     if count == 8:
-        score_8(rows, first, begin, end, keys, next_keys, stride, head_dim)
+        score_8(rows, first, begin, end, keys, next_keys, stride, head_dim, cache)
     elif count == 4:
-        score_4(rows, first, begin, end, keys, next_keys, stride, head_dim)
+        score_4(rows, first, begin, end, keys, next_keys, stride, head_dim, cache)
     elif count == 3:
-        score_3(rows, first, begin, end, keys, next_keys, stride, head_dim)
+        score_3(rows, first, begin, end, keys, next_keys, stride, head_dim, cache)
     elif count == 2:
-        score_2(rows, first, begin, end, keys, next_keys, stride, head_dim)
+        score_2(rows, first, begin, end, keys, next_keys, stride, head_dim, cache)
     else:
-        score_1(rows, first, begin, end, keys, next_keys, stride, head_dim)
+        score_1(rows, first, begin, end, keys, next_keys, stride, head_dim, cache)
 
 
-def _add_rows(rows: Floats, first: int, count: int, begin: int, end: int, values: Longs, next_values: Longs, head_dim: int) -> None:
+def _add_rows(
+    rows: Floats, first: int, count: int, begin: int, end: int, values: Longs, next_values: Longs, head_dim: int, cache: Cache
+) -> None:
     """Values to the totals of `count` rows, see rows_beside."""
     if begin >= end:
         return
     if count == 8:
-        add_8(rows, first, begin, end, values, next_values, head_dim)
+        add_8(rows, first, begin, end, values, next_values, head_dim, cache)
     elif count == 4:
-        add_4(rows, first, begin, end, values, next_values, head_dim)
+        add_4(rows, first, begin, end, values, next_values, head_dim, cache)
     elif count == 3:
-        add_3(rows, first, begin, end, values, next_values, head_dim)
+        add_3(rows, first, begin, end, values, next_values, head_dim, cache)
     elif count == 2:
-        add_2(rows, first, begin, end, values, next_values, head_dim)
+        add_2(rows, first, begin, end, values, next_values, head_dim, cache)
     else:
-        add_1(rows, first, begin, end, values, next_values, head_dim)
+        add_1(rows, first, begin, end, values, next_values, head_dim, cache)
 
 
-def _add_row(rows: Floats, row: int, begin: int, end: int, values: Longs, next_values: Longs, head_dim: int) -> None:
+def _add_row(
+    rows: Floats, row: int, begin: int, end: int, values: Longs, next_values: Longs, head_dim: int, cache: Cache
+) -> None:
     if begin < end:
-        add_1(rows, row, begin, end, values, next_values, head_dim)
+        add_1(rows, row, begin, end, values, next_values, head_dim, cache)
 
 
 score_rows = compile_kernel(_score_rows, set())
@@ -150,22 +155,26 @@ def _weigh_scores(rows: Floats, first: int, count: int, tile: Tile, base: int) -
                 rows[vector, i] *= shrinkage
 
 
-def _score_tile(rows: Floats, first: int, count: int, tile: Tile, base: int, stride: int, keys: Longs, next_keys: Longs) -> None:
-    """Scores of `count` vectors for the keys of one tile that any of them sees."""
+def _score_tile(
+    rows: Floats, first: int, count: int, tile: Tile, base: int, stride: int, keys: Longs, next_keys: Longs, cache: Cache
+) -> None:
+    """Scores of `count` vectors for the keys of one tile that any of them sees. cache: any array of the keys' type."""
     begin, end_of_last = visible(tile, first, base)[0], visible(tile, first + count - 1, base)[1]
-    score_rows(rows, first, count, begin - begin % LANES, end_of_last, keys, next_keys, stride, tile.head_dim)
+    score_rows(rows, first, count, begin - begin % LANES, end_of_last, keys, next_keys, stride, tile.head_dim, cache)
 
 
-def _sum_tile(rows: Floats, first: int, count: int, tile: Tile, base: int, values: Longs, next_values: Longs) -> None:
+def _sum_tile(
+    rows: Floats, first: int, count: int, tile: Tile, base: int, values: Longs, next_values: Longs, cache: Cache
+) -> None:
     """What the scores make of one tile's values. What not all vectors see is added to each alone, in the same order."""
     weigh_scores(rows, first, count, tile, base)
     begin_of_last, end = visible(tile, first + count - 1, base)[0], visible(tile, first, base)[1]
     for vector in range(first, first + count):
         to = min(begin_of_last, visible(tile, vector, base)[1])
-        add_row(rows, vector, visible(tile, vector, base)[0], to, values, next_values, tile.head_dim)
-    add_rows(rows, first, count, begin_of_last, end, values, next_values, tile.head_dim)
+        add_row(rows, vector, visible(tile, vector, base)[0], to, values, next_values, tile.head_dim, cache)
+    add_rows(rows, first, count, begin_of_last, end, values, next_values, tile.head_dim, cache)
     for vector in range(first, first + count):
-        add_row(rows, vector, max(begin_of_last, end), visible(tile, vector, base)[1], values, next_values, tile.head_dim)
+        add_row(rows, vector, max(begin_of_last, end), visible(tile, vector, base)[1], values, next_values, tile.head_dim, cache)
 
 
 weigh_scores = compile_kernel(_weigh_scores, set())
@@ -174,8 +183,8 @@ sum_tile = compile_kernel(_sum_tile, set())
 
 
 def _copy_keys(
-    key_cache: Floats, value_cache: Floats, table: Ints, kv_head: int, base: int, begin: int, end: int,
-    key_copies: Floats, value_copies: Floats,
+    key_cache: Cache, value_cache: Cache, table: Ints, kv_head: int, base: int, begin: int, end: int,
+    key_copies: Cache, value_copies: Cache,
 ) -> None:  # fmt: skip
     """Copy the keys begin … end - 1 of a tile to [D, KEY_TILE], and their values to [KEY_TILE, D and padding]."""
     head_dim, block_size = key_cache.shape[2:]
@@ -190,8 +199,8 @@ copy_keys = compile_kernel(_copy_keys, set())
 
 
 def _attend_tile(
-    rows: Floats, tile: Tile, kv_head: int, table: Ints, key_cache: Floats, value_cache: Floats,
-    key_copies: Floats, value_copies: Floats,
+    rows: Floats, tile: Tile, kv_head: int, table: Ints, key_cache: Cache, value_cache: Cache,
+    key_copies: Cache, value_copies: Cache,
 ) -> None:  # fmt: skip
     """Totals and sums of a tile's vectors over all keys that they see. Blocks of an unusual shape are copied first."""
     num_keys = tile.position + (tile.num_vectors - 1) // tile.group + 1
@@ -201,8 +210,8 @@ def _attend_tile(
     keys, values = np.zeros(KEY_TILE // LANES, np.int64), np.zeros(KEY_TILE, np.int64)
     if is_copied:
         for t in range(KEY_TILE):
-            keys[t // LANES] = key_copies.ctypes.data + _ITEM_BYTES * (t - t % LANES)
-            values[t] = value_copies.ctypes.data + _ITEM_BYTES * t * value_copies.shape[1]
+            keys[t // LANES] = key_copies.ctypes.data + tile.item_bytes * (t - t % LANES)
+            values[t] = value_copies.ctypes.data + tile.item_bytes * t * value_copies.shape[1]
     begin = oldest % KEY_TILE
     if not is_copied:
         find_keys(tile, table, oldest - begin, min(KEY_TILE, num_keys - oldest + begin), keys)
@@ -219,8 +228,8 @@ def _attend_tile(
         while num_left > 0:
             count = rows_beside(num_left)
             first = tile.num_vectors - num_left
-            score_tile(rows, first, count, tile, base, stride, keys, next_keys)
-            sum_tile(rows, first, count, tile, base, values, next_values)
+            score_tile(rows, first, count, tile, base, stride, keys, next_keys, key_cache)
+            sum_tile(rows, first, count, tile, base, values, next_values, value_cache)
             num_left -= count
         begin = 0
         if not is_copied:

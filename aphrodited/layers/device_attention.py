@@ -36,7 +36,7 @@ class DeviceAttention:
         dtype: torch.dtype,
     ) -> None:
         self.device = device
-        self.dtype = dtype
+        self.dtype = self.cache_dtype = dtype
         self._scale = float(head_dim**-0.5)
         self._rotary = rotary.to(device)  # [P, R] float32
         self._kernels = load_device_kernels(device)

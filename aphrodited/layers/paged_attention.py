@@ -20,7 +20,7 @@ from torch import Tensor
 
 from aphrodited.layers import norm
 from aphrodited.layers import paged_attention_reference as reference
-from aphrodited.layers.attention import AttentionMetadata, as_key_cache
+from aphrodited.layers.attention import AttentionMetadata, as_key_cache, as_numbers
 from aphrodited.log import get_logger
 
 MAX_TILE_ROWS = 16  # query rows that share one pass over the keys
@@ -44,6 +44,7 @@ class Attention(Protocol):
 
     device: torch.device
     dtype: torch.dtype
+    cache_dtype: torch.dtype  # of the keys and values that it keeps
 
     @property
     def kernel(self) -> str:
@@ -70,20 +71,30 @@ class PagedAttention:
     """Scaled dot-product attention with rotary positions; one object serves all layers of a model.
 
     cache_dir keeps the compiled kernels; the first PagedAttention of a process decides where they lie.
+    cache_dtype: float32, or float16, which is read in half the time; what is computed is float32 either way.
     """
 
     device = torch.device("cpu")
     dtype = torch.float32
 
-    def __init__(self, num_heads: int, head_dim: int, rotary: Tensor, cache_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        rotary: Tensor,
+        cache_dir: Path | None = None,
+        *,
+        cache_dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.num_heads = num_heads
+        self.cache_dtype = cache_dtype
         self.scale = float(head_dim**-0.5)
         self.rotary = rotary  # [P, R]
         self._kernels = load_kernels(cache_dir)
 
     @property
     def kernel(self) -> str:
-        return "torch" if self._kernels is None else kernels_version()
+        return "torch" if self._kernels is None else f"{kernels_version()}, {self.cache_dtype} keys and values"
 
     @property
     def is_exact(self) -> bool:
@@ -117,7 +128,7 @@ class PagedAttention:
             reference.rotate_and_store(qkv[:num_tokens], self.rotary, metadata, key_cache, value_cache)
             reference.attend(qkv, metadata, key_cache, value_cache, window or UNLIMITED, self.scale, output)
             return output
-        positions, keys, values = metadata.positions.numpy(), key_cache.transpose(2, 3).numpy(), value_cache.numpy()
+        positions, keys, values = metadata.positions.numpy(), as_numbers(key_cache.transpose(2, 3)), as_numbers(value_cache)
         assert keys.flags.c_contiguous, "not a cache that as_key_cache has laid out"
         self._kernels.rotate_and_store(
             qkv.numpy(), self.rotary.numpy(), positions, metadata.slot_mapping.numpy(), keys, values, plan.num_threads
@@ -148,9 +159,23 @@ def cut_tiles(cu_seqlens: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.stack((sequences, cu_seqlens[sequences] + offsets, num_rows), axis=1).astype(np.int32)
 
 
+def cache_dtypes() -> tuple[torch.dtype, ...]:
+    """The formats in which keys and values can be kept here, the widest first."""
+    if load_kernels(None) is None:
+        return (torch.float32,)
+    from aphrodited.layers import half_floats
+
+    return (torch.float32, torch.float16) if half_floats.converts_halves() else (torch.float32,)
+
+
 def compile_kernels() -> None:
     """Run every kernel once on next to nothing, so that the first engine after an installation starts at once."""
-    attention = PagedAttention(num_heads=1, head_dim=2, rotary=torch.zeros(1, 2))
+    for cache_dtype in cache_dtypes():
+        _run_kernels(cache_dtype)
+
+
+def _run_kernels(cache_dtype: torch.dtype) -> None:
+    attention = PagedAttention(num_heads=1, head_dim=2, rotary=torch.zeros(1, 2), cache_dtype=cache_dtype)
     metadata = AttentionMetadata(
         positions=torch.zeros(1, dtype=torch.int64),
         slot_mapping=torch.zeros(1, dtype=torch.int64),
@@ -159,19 +184,19 @@ def compile_kernels() -> None:
         context_lens=torch.ones(1, dtype=torch.int32),
         max_query_len=1,
     )
-    kv_cache = as_key_cache(torch.zeros(1, 1, 1, 2)), torch.zeros(1, 1, 1, 2)  # [N, K, B, D]
+    kv_cache = as_key_cache(torch.zeros(1, 1, 1, 2, dtype=cache_dtype)), torch.zeros(1, 1, 1, 2, dtype=cache_dtype)  # [N, K, B, D]
     attention(torch.zeros(1, 6), kv_cache, attention.plan(metadata))
 
 
-def preload_kernels(cache_dir: Path | None) -> None:
+def preload_kernels(cache_dir: Path | None, cache_dtype: torch.dtype) -> None:
     """Have the kernels in memory before the first step: half a second of work that can be done beside reading weights.
 
-    Runs kernels, so no other thread may: not every threading layer of numba's takes two at once.
+    cache_dtype: of the model's keys and values.  Runs kernels, so no other thread may: not every threading layer of numba's takes two at once.
     """
     if load_kernels(cache_dir) is not None:
         from aphrodited.layers import choice_kernels
 
-        compile_kernels()
+        _run_kernels(cache_dtype)
         norm.compile_kernels()
         choice_kernels.compile_kernels()
 

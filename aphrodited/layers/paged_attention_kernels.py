@@ -12,18 +12,17 @@ import numba
 import numpy as np
 
 from aphrodited.layers.attention_tiles import Tile, attend_tile, load_rows, store_rows
+from aphrodited.layers.half_floats import Cache, narrow
 from aphrodited.layers.kernels import IN_ORDER, REORDERED, Floats, Ints, Longs, compile_kernel, use_threads
 from aphrodited.layers.vector_tiles import KEY_TILE, LANES, padded, row_width
 
 __all__ = ["REORDERED", "attend", "compile_kernel", "rotate_and_store", "use_threads"]
 
-_ITEM_BYTES = 4  # of a float32
-
 
 def _attend(
     qkv: Floats,  # [T, (H + 2K) D], rotated
-    key_cache: Floats,  # [N, K, D, B]
-    value_cache: Floats,  # [N, K, B, D]
+    key_cache: Cache,  # [N, K, D, B]
+    value_cache: Cache,  # [N, K, B, D]
     block_tables: Ints,  # [S, M]
     tiles: Ints,  # [number of tiles, 3]: sequence, first row, number of rows
     positions: Longs,  # [T]
@@ -41,14 +40,15 @@ def _attend(
     scale_to_powers_of_two = np.float32(scale * math.log2(math.e))
     for thread in numba.prange(num_threads):
         rows = np.empty((max_tile_rows * group, row_width(head_dim)), np.float32)
-        key_copies = np.zeros((head_dim, num_copies), np.float32)
-        value_copies = np.zeros((num_copies, padded(head_dim)), np.float32)
+        key_copies = np.zeros((head_dim, num_copies), key_cache.dtype)
+        value_copies = np.zeros((num_copies, padded(head_dim)), value_cache.dtype)
         for item in range(thread, tiles.shape[0] * num_kv_heads, num_threads):
             i, kv_head = item // num_kv_heads, item % num_kv_heads
             sequence, first_row, num_rows = tiles[i, 0], tiles[i, 1], tiles[i, 2]
             tile = Tile(
-                key_cache.ctypes.data + _ITEM_BYTES * kv_head * head_size,
-                value_cache.ctypes.data + _ITEM_BYTES * kv_head * head_size,
+                key_cache.ctypes.data + key_cache.itemsize * kv_head * head_size,
+                value_cache.ctypes.data + key_cache.itemsize * kv_head * head_size,
+                key_cache.itemsize,
                 num_kv_heads * head_size,
                 block_size,
                 head_dim,
@@ -83,8 +83,8 @@ def _rotate_and_store_head(
     group: int,  # query heads of a key head
     angles: Floats,  # [R]
     slot: int,
-    key_cache: Floats,
-    value_cache: Floats,
+    key_cache: Cache,
+    value_cache: Cache,
 ) -> None:
     """The same for one key head of one row, and the query heads that share it."""
     num_kv_heads, head_dim = key_cache.shape[1:3]
@@ -97,13 +97,13 @@ def _rotate_and_store_head(
     store_head(key, value, kv_head, slot, key_cache, value_cache)
 
 
-def _store_head(key: Floats, value: Floats, kv_head: int, slot: int, key_cache: Floats, value_cache: Floats) -> None:
+def _store_head(key: Floats, value: Floats, kv_head: int, slot: int, key_cache: Cache, value_cache: Cache) -> None:
     """Copy a key and a value [D] into their slot."""
     head_dim, block_size = key_cache.shape[2:]
     block_id, offset = slot // block_size, slot % block_size
     for d in range(head_dim):
-        key_cache[block_id, kv_head, d, offset] = key[d]
-        value_cache[block_id, kv_head, offset, d] = value[d]
+        key_cache[block_id, kv_head, d, offset] = narrow(key[d], key_cache)
+        value_cache[block_id, kv_head, offset, d] = narrow(value[d], value_cache)
 
 
 store_head = compile_kernel(_store_head, set())
@@ -115,8 +115,8 @@ def _rotate_and_store(
     rotary: Floats,  # [P, R]: cosines, then sines
     positions: Longs,  # [T]
     slot_mapping: Longs,  # [T]
-    key_cache: Floats,  # [N, K, D, B]
-    value_cache: Floats,  # [N, K, B, D]
+    key_cache: Cache,  # [N, K, D, B]
+    value_cache: Cache,  # [N, K, B, D]
     num_threads: int,
 ) -> None:
     """Rotate queries and keys by their positions, and copy keys and values into their slots."""

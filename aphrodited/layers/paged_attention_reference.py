@@ -27,8 +27,8 @@ def rotate_and_store(
     is_stored = metadata.slot_mapping >= 0
     slots = metadata.slot_mapping[is_stored]
     block_ids, offsets = slots // block_size, slots % block_size
-    key_cache[block_ids, :, offsets] = heads[is_stored, -2 * num_kv_heads : -num_kv_heads]
-    value_cache[block_ids, :, offsets] = heads[is_stored, -num_kv_heads:]
+    key_cache[block_ids, :, offsets] = heads[is_stored, -2 * num_kv_heads : -num_kv_heads].to(key_cache.dtype)
+    value_cache[block_ids, :, offsets] = heads[is_stored, -num_kv_heads:].to(value_cache.dtype)
 
 
 def attend(
@@ -50,7 +50,7 @@ def attend(
         first_key = first_block * block_size
         blocks = metadata.block_tables[sequence, first_block : -(-num_keys // block_size)].long()
         keys, values = (
-            cache[blocks].transpose(1, 2).reshape(-1, num_kv_heads, head_dim)[: num_keys - first_key].transpose(0, 1)
+            cache[blocks].to(qkv.dtype).transpose(1, 2).reshape(-1, num_kv_heads, head_dim)[: num_keys - first_key].transpose(0, 1)
             for cache in (key_cache, value_cache)
         )  # [K, keys, D] each
         queries = qkv[rows, : num_heads * head_dim].view(-1, num_heads, head_dim).transpose(0, 1)  # [H, rows, D]

@@ -26,13 +26,12 @@ from aphrodited.layers.attention_tiles import (
     sum_tile,
     visible,
 )
+from aphrodited.layers.half_floats import Cache
 from aphrodited.layers.kernels import Floats, Ints, Longs, compile_kernel
 from aphrodited.layers.norm_kernels import normalize_row
 from aphrodited.layers.paged_attention_kernels import rotate, store_head
 from aphrodited.layers.shared_work import claim, finish
 from aphrodited.layers.vector_tiles import KEY_TILE, LANES, SCORES
-
-_ITEM_BYTES = 4  # of a float32
 
 
 class Cut(NamedTuple):
@@ -61,14 +60,15 @@ def _normalize_and_rotate(op: Any, shape: Any, which: int, angles: Floats, head:
 
 
 def _make_tile(
-    op: Any, shape: Any, caches: Longs, kv_head: int, position: int, first_column: int, num_columns: int
+    op: Any, shape: Any, caches: Longs, item_bytes: int, kv_head: int, position: int, first_column: int, num_columns: int
 ) -> Tile:
     """The queries of one key head, and some columns of its values."""
     head_size = shape.head_dim * shape.block_size
     group = shape.num_heads // shape.num_kv_heads
     return Tile(
-        caches[op.layer, 0] + _ITEM_BYTES * kv_head * head_size,
-        caches[op.layer, 1] + _ITEM_BYTES * (kv_head * head_size + first_column),
+        caches[op.layer, 0] + item_bytes * kv_head * head_size,
+        caches[op.layer, 1] + item_bytes * (kv_head * head_size + first_column),
+        item_bytes,
         shape.num_kv_heads * head_size,
         shape.block_size,
         shape.head_dim,
@@ -85,16 +85,16 @@ def _oldest_tile(tile: Tile) -> int:
     return int(max(0, tile.position + 1 - tile.window) // KEY_TILE)
 
 
-def _caches_of_layer(op: Any, shape: Any, caches: Longs) -> tuple[Floats, Floats]:
-    """Keys [N, K, D, B] and values [N, K, B, D]."""
+def _caches_of_layer(op: Any, shape: Any, caches: Longs, copies: Cache) -> tuple[Cache, Cache]:
+    """Keys [N, K, D, B] and values [N, K, B, D], of the type that copies of them have."""
     num_blocks, num_heads, block_size, head_dim = shape.num_blocks, shape.num_kv_heads, shape.block_size, shape.head_dim
     return (
-        cache_at(caches[op.layer, 0], num_blocks, num_heads, head_dim, block_size),
-        cache_at(caches[op.layer, 1], num_blocks, num_heads, block_size, head_dim),
+        cache_at(caches[op.layer, 0], num_blocks, num_heads, head_dim, block_size, copies.dtype),
+        cache_at(caches[op.layer, 1], num_blocks, num_heads, block_size, head_dim, copies.dtype),
     )
 
 
-def _store_new_key(op: Any, shape: Any, kv_head: int, qkv: Floats, angles: Floats, slot: int, keys: Floats, values: Floats) -> None:
+def _store_new_key(op: Any, shape: Any, kv_head: int, qkv: Floats, angles: Floats, slot: int, keys: Cache, values: Cache) -> None:
     """A row's key and value of one head into the cache. qkv: [(H + 2K) D]"""
     head_dim, which = shape.head_dim, shape.num_heads + kv_head
     key = qkv[which * head_dim : (which + 1) * head_dim].copy()
@@ -123,13 +123,13 @@ load_queries = compile_kernel(_load_queries, set())
 
 
 def _score_positions(
-    tile: Tile, kv_head: int, table: Ints, begin: int, end: int, keys: Floats, values: Floats,
-    rows: Floats, key_copies: Floats, value_copies: Floats, scores: Floats,
+    tile: Tile, kv_head: int, table: Ints, begin: int, end: int, keys: Cache, values: Cache,
+    rows: Floats, key_copies: Cache, value_copies: Cache, scores: Floats,
 ) -> None:  # fmt: skip
     """Fill in the vectors' scores [G, *] for the positions begin … end - 1. begin is a multiple of KEY_TILE."""
     is_copied = key_copies.size > 0
     stride = KEY_TILE if is_copied else tile.block_size
-    places = np.int64(key_copies.ctypes.data) + _ITEM_BYTES * np.arange(0, KEY_TILE, LANES)
+    places = np.int64(key_copies.ctypes.data) + tile.item_bytes * np.arange(0, KEY_TILE, LANES)
     next_places = places.copy()  # where nothing is next, what was there before is asked for
     for base in range(begin, end, KEY_TILE):
         if is_copied:
@@ -141,18 +141,18 @@ def _score_positions(
         num_left = tile.num_vectors
         while num_left > 0:
             count = rows_beside(num_left)
-            score_tile(rows, tile.num_vectors - num_left, count, tile, base, stride, places, next_places)
+            score_tile(rows, tile.num_vectors - num_left, count, tile, base, stride, places, next_places, keys)
             num_left -= count
         scores[:, base : base + KEY_TILE] = rows[:, SCORES : SCORES + KEY_TILE]
 
 
 def _sum_positions(
-    tile: Tile, kv_head: int, table: Ints, begin: int, end: int, keys: Floats, values: Floats,
-    rows: Floats, key_copies: Floats, value_copies: Floats, scores: Floats,
+    tile: Tile, kv_head: int, table: Ints, begin: int, end: int, keys: Cache, values: Cache,
+    rows: Floats, key_copies: Cache, value_copies: Cache, scores: Floats,
 ) -> None:  # fmt: skip
     """Sum up the values of the positions begin … end - 1 by the vectors' scores [G, *]. begin is a multiple of KEY_TILE."""
     is_copied = key_copies.size > 0
-    places = np.int64(value_copies.ctypes.data) + _ITEM_BYTES * value_copies.shape[1] * np.arange(KEY_TILE)
+    places = np.int64(value_copies.ctypes.data) + tile.item_bytes * value_copies.shape[1] * np.arange(KEY_TILE)
     next_places = places.copy()
     for base in range(begin, end, KEY_TILE):
         if is_copied:
@@ -165,7 +165,7 @@ def _sum_positions(
         num_left = tile.num_vectors
         while num_left > 0:
             count = rows_beside(num_left)
-            sum_tile(rows, tile.num_vectors - num_left, count, tile, base, places, next_places)
+            sum_tile(rows, tile.num_vectors - num_left, count, tile, base, places, next_places, values)
             num_left -= count
 
 
@@ -185,15 +185,15 @@ def _run_heads(
     counters: Longs,
     own: int,
     rows: Floats,  # scratch
-    key_copies: Floats,  # scratch for blocks of an unusual shape, empty for others
-    value_copies: Floats,
+    key_copies: Cache,  # scratch for blocks of an unusual shape, empty for others
+    value_copies: Cache,
     scores: Floats,  # [R, H, KEY_TILE more than positions]
     attended: Floats,  # [R, H D]
 ) -> int:
     """Chunks are whole heads, and stretches of positions of those left over, whose last has the new key. Returns their number."""
     num_kv_heads, num_threads = shape.num_kv_heads, counters.shape[0] - 1
     num_heads, group = shape.num_rows * num_kv_heads, shape.num_heads // num_kv_heads
-    keys, values = caches_of_layer(op, shape, caches)
+    keys, values = caches_of_layer(op, shape, caches, key_copies)
     num_whole = num_heads // num_threads
     num_chunks: int = num_threads * (num_whole + num_heads % num_threads)
     chunk = claim(counters, own, num_chunks)
@@ -203,7 +203,7 @@ def _run_heads(
         position, angles, table = positions[row], rotary[positions[row]], block_tables[row]
         if part == num_parts - 1:
             store_new_key(op, shape, kv_head, qkv[row], angles, slots[row], keys, values)
-        tile = make_tile(op, shape, caches, kv_head, position, 0, shape.head_dim)
+        tile = make_tile(op, shape, caches, keys.itemsize, kv_head, position, 0, shape.head_dim)
         load_queries(op, shape, tile, kv_head, qkv[row], angles, rows)
         if num_parts == 1:
             attend_tile(rows, tile, kv_head, table, keys, values, key_copies, value_copies)
@@ -240,15 +240,15 @@ def _run_sums(
     counters: Longs,
     own: int,
     rows: Floats,
-    key_copies: Floats,
-    value_copies: Floats,
+    key_copies: Cache,
+    value_copies: Cache,
     scores: Floats,
     attended: Floats,  # [R, H D]
 ) -> int:
     """Chunks are columns of the heads left over. Returns their number."""
     num_kv_heads, num_threads, head_dim = shape.num_kv_heads, counters.shape[0] - 1, shape.head_dim
     num_heads, group = shape.num_rows * num_kv_heads, shape.num_heads // num_kv_heads
-    keys, values = caches_of_layer(op, shape, caches)
+    keys, values = caches_of_layer(op, shape, caches, key_copies)
     unit = head_dim if key_copies.size > 0 else LANES  # columns that are not divided
     num_chunks: int = num_threads * (num_heads % num_threads)
     chunk = claim(counters, own, num_chunks)
@@ -257,7 +257,7 @@ def _run_sums(
         row, kv_head = head // num_kv_heads, head % num_kv_heads
         first = head_dim // unit * part // num_parts * unit
         last = head_dim // unit * (part + 1) // num_parts * unit
-        tile = make_tile(op, shape, caches, kv_head, positions[row], first, last - first)
+        tile = make_tile(op, shape, caches, keys.itemsize, kv_head, positions[row], first, last - first)
         begin_rows(rows, tile)
         sum_positions(
             tile,

@@ -16,6 +16,7 @@ from aphrodited.layers.finish_kernels import ADD, PLAIN, finish_row
 from aphrodited.layers.float_kernels import multiply_rows as multiply_float_rows
 from aphrodited.layers.float_tiles import PANEL as FLOAT_PANEL
 from aphrodited.layers.float_tiles import TILE_ROWS as FLOAT_TILE_ROWS
+from aphrodited.layers.half_floats import Cache
 from aphrodited.layers.int8_kernels import multiply_rows, round_row
 from aphrodited.layers.int8_tiles import DEPTH, PANEL, TILE_ROWS
 from aphrodited.layers.kernels import Floats, Ints, Longs, compile_kernel
@@ -167,6 +168,7 @@ def _run_step(
     wanted: int,  # the Buffer to be found in
     result: Floats,  # [R, its width]
     caches: Longs,  # [layers, 2]
+    of_caches: Cache,  # [0], of the type of their numbers
     rotary: Floats,  # [P, R]
     positions: Longs,  # [R]
     slots: Longs,  # [R]
@@ -188,8 +190,8 @@ def _run_step(
     steps, products = np.empty(shape.num_rows, np.float32), np.empty((2, shape.num_rows, max(PANEL, FLOAT_PANEL)), np.float32)
     num_copies = 0 if shape.head_dim % LANES == 0 and shape.block_size % LANES == 0 else KEY_TILE
     rows = np.empty((shape.num_heads // shape.num_kv_heads, row_width(shape.head_dim)), np.float32)
-    key_copies = np.zeros((shape.head_dim, num_copies), np.float32)
-    value_copies = np.zeros((num_copies, padded(shape.head_dim)), np.float32)
+    key_copies = np.zeros((shape.head_dim, num_copies), of_caches.dtype)
+    value_copies = np.zeros((num_copies, padded(shape.head_dim)), of_caches.dtype)
     for o in range(ops.shape[0]):
         if ops[o].kind == _HEADS:
             qkv, attended = buffer(buffers, _QKV, shape.num_rows), buffer(buffers, _ATTENDED, shape.num_rows)

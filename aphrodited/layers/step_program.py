@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from aphrodited.layers.attention import KVCache
+from aphrodited.layers.attention import KVCache, as_numbers
 from aphrodited.layers.linear import Linear, Projection
 from aphrodited.layers.norm import LayerNorm, QKNorm, RMSNorm
-from aphrodited.layers.paged_attention import UNLIMITED, PagedAttention
+from aphrodited.layers.paged_attention import UNLIMITED, PagedAttention, cache_dtypes
 from aphrodited.layers.quantized_linear import QuantizedLinear
 from aphrodited.layers.step_ops import OP, SHAPE, WEIGHT_FIELDS, Buffer, Kind, Norm
 from aphrodited.layers.team import run_together
@@ -46,8 +46,14 @@ def can_run(attention: object, projections: Iterable[Projection]) -> bool:
 
 
 def compile_kernels() -> None:
-    """Run the kernel once, so that the first engine after an installation starts at once."""
-    attention, projection = PagedAttention(1, 2, torch.zeros(1, 2)), Linear(torch.ones(2, 8))
+    """Run the kernel once for each format of keys and values, so that the first engine after an installation starts at once."""
+    for cache_dtype in cache_dtypes():
+        preload_kernel(cache_dtype)
+
+
+def preload_kernel(cache_dtype: torch.dtype) -> None:
+    """Have the kernel in memory before the first step of a model with such keys and values."""
+    attention, projection = PagedAttention(1, 2, torch.zeros(1, 2), cache_dtype=cache_dtype), Linear(torch.ones(2, 8))
     if can_run(attention, (projection,)):
         program = StepProgram(attention)
         program.product(projection, Buffer.HIDDEN, Buffer.LOGITS)
@@ -63,6 +69,7 @@ class StepProgram:
         self._kernel, self._new_counters, self._key_tile = step_kernels.run_step, shared_work.new_counters, vector_tiles.KEY_TILE
         self._attention = attention
         self._kv_caches: Sequence[KVCache] | None = None  # those that _addresses_of_caches and _shapes are of
+        self._of_caches = as_numbers(torch.empty(0, dtype=attention.cache_dtype))
         self._rotary = attention.rotary.numpy()
         self._ops: list[dict[str, Any]] = []
         self._kept: list[object] = []  # whatever an address belongs to
@@ -129,6 +136,7 @@ class StepProgram:
             int(result),
             made,
             self._addresses_of_caches,
+            self._of_caches,
             self._rotary,
             *places,
             np.empty((num_rows, self._attention.num_heads, num_positions + self._key_tile), np.float32),
@@ -141,6 +149,7 @@ class StepProgram:
         """Have the next runs use these caches."""
         if kv_caches is self._kv_caches:
             return
+        assert all(keys.dtype == values.dtype == self._attention.cache_dtype for keys, values in kv_caches)
         self._kv_caches = kv_caches
         self._addresses_of_caches = np.array([(k.data_ptr(), v.data_ptr()) for k, v in kv_caches], np.int64).reshape(-1, 2)
         sizes = kv_caches[0][1].shape if kv_caches else (0, self._attention.num_heads, 0, 0)

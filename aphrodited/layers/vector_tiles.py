@@ -15,6 +15,8 @@ All that belongs to a row lies in one row of a matrix, float32 [V, row_width(D)]
     LARGEST         the largest score so far
     QUERY           D numbers
     totals_at(D)    D numbers, padded to whole vectors
+
+Keys and values are float32 or float16; what is computed of them is float32.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, register_jitable
 
+from aphrodited.layers.half_floats import item_bytes, load_floats
 from aphrodited.layers.prefetch import prefetch_line
 
 ARITHMETIC = 2
@@ -69,23 +72,25 @@ def row_width(head_dim: int) -> int:
 
 
 def score_keys(num_rows: int) -> Kernel:
-    """For kernels: score(rows, first, begin, end, keys, next_keys, stride, head_dim).
+    """For kernels: score(rows, first, begin, end, keys, next_keys, stride, head_dim, cache).
 
     Scores of the rows first … first + num_rows - 1 for the keys begin … end - 1 of a tile, and for all that share a vector with
     one of these; begin is a multiple of LANES.
     keys: int64 [KEY_TILE / LANES], for each LANES keys the address of their first numbers, which lie together. The next ones
     follow `stride` numbers on.
     next_keys: the same of what is scored next. With each load its counterpart there is asked for.
+    cache: any array of the keys' type, see `half_floats`.
     """
 
     def score(
-        typing_context: Any, rows: Any, first: Any, begin: Any, end: Any, keys: Any, next_keys: Any, stride: Any, head_dim: Any
-    ) -> tuple[Any, Kernel]:
+        typing_context: Any, rows: Any, first: Any, begin: Any, end: Any, keys: Any, next_keys: Any, stride: Any, head_dim: Any,
+        cache: Any,
+    ) -> tuple[Any, Kernel]:  # fmt: skip
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             rows, keys, next_keys = (_array(context, builder, signature, arguments, i) for i in (0, 4, 5))
-            _, first, begin, end, _, _, stride, head_dim = arguments
+            _, first, begin, end, _, _, stride, head_dim, _ = arguments
             queries = [_item(builder, rows, first, first.type(QUERY), i) for i in range(num_rows)]
-            stride_bytes = builder.mul(stride, stride.type(_ITEM_BYTES))
+            stride_bytes = builder.mul(stride, stride.type(item_bytes(cache.dtype)))
 
             def score_columns(column: Any, num_vectors: int) -> None:
                 vector = builder.udiv(column, column.type(LANES))
@@ -97,7 +102,7 @@ def score_keys(num_rows: int) -> Kernel:
                 with cgutils.for_range(builder, head_dim) as loop:
                     offset = builder.mul(loop.index, stride_bytes)
                     for start, next_start, sums_of_vector in zip(starts, next_starts, sums, strict=True):
-                        numbers = _load_from(builder, builder.add(start, offset))
+                        numbers = load_floats(builder, cache.dtype, builder.add(start, offset), LANES)
                         prefetch_line(builder, builder.add(next_start, offset))
                         _add_products(builder, queries, loop.index, numbers, sums_of_vector)
                 for v, sums_of_vector in enumerate(sums):
@@ -110,25 +115,25 @@ def score_keys(num_rows: int) -> Kernel:
             return context.get_dummy_value()
 
         size = types.intp
-        return types.void(rows, size, size, size, keys, next_keys, size, size), generate
+        return types.void(rows, size, size, size, keys, next_keys, size, size, cache), generate
 
     kernel: Kernel = intrinsic(score)
     return kernel
 
 
 def add_values(num_rows: int) -> Kernel:
-    """For kernels: add(rows, first, begin, end, values, next_values, head_dim).
+    """For kernels: add(rows, first, begin, end, values, next_values, head_dim, cache).
 
     To the totals of the rows first … first + num_rows - 1: the values begin … end - 1 of the tile, in order, by their weights.
-    values: int64 [KEY_TILE], their addresses; each may be read as whole vectors. next_values: see `score_keys`.
+    values: int64 [KEY_TILE], their addresses; each may be read as whole vectors. next_values, cache: see `score_keys`.
     """
 
     def add(
-        typing_context: Any, rows: Any, first: Any, begin: Any, end: Any, values: Any, next_values: Any, head_dim: Any
+        typing_context: Any, rows: Any, first: Any, begin: Any, end: Any, values: Any, next_values: Any, head_dim: Any, cache: Any
     ) -> tuple[Any, Kernel]:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             rows, values, next_values = (_array(context, builder, signature, arguments, i) for i in (0, 4, 5))
-            _, first, begin, end, _, _, head_dim = arguments
+            _, first, begin, end, _, _, head_dim, _ = arguments
             weights = [_item(builder, rows, first, first.type(SCORES), i) for i in range(num_rows)]
             width = builder.and_(builder.add(head_dim, head_dim.type(LANES - 1)), head_dim.type(-LANES))
             totals = builder.add(width, width.type(QUERY))
@@ -142,9 +147,10 @@ def add_values(num_rows: int) -> Kernel:
                 with cgutils.for_range_slice(builder, begin, end, begin.type(1), begin.type) as (key, _):
                     value, next_value = (builder.load(builder.gep(array.data, [key])) for array in (values, next_values))
                     for v in range(num_vectors):
-                        offset = builder.mul(_plus(builder, column, LANES * v), column.type(_ITEM_BYTES))
+                        offset = builder.mul(_plus(builder, column, LANES * v), column.type(item_bytes(cache.dtype)))
                         prefetch_line(builder, builder.add(next_value, offset))
-                        _add_products(builder, weights, key, _load_from(builder, builder.add(value, offset)), sums[v])
+                        numbers = load_floats(builder, cache.dtype, builder.add(value, offset), LANES)
+                        _add_products(builder, weights, key, numbers, sums[v])
                 for group, sums_of_group in zip(places, sums, strict=True):
                     for place, total in zip(group, sums_of_group, strict=True):
                         _store(builder, builder.load(total), place)
@@ -153,7 +159,7 @@ def add_values(num_rows: int) -> Kernel:
             return context.get_dummy_value()
 
         size = types.intp
-        return types.void(rows, size, size, size, values, next_values, size), generate
+        return types.void(rows, size, size, size, values, next_values, size, cache), generate
 
     kernel: Kernel = intrinsic(add)
     return kernel
@@ -287,10 +293,6 @@ def _item(builder: Any, matrix: Any, row: Any, column: Any, more_rows: int = 0) 
 
 def _load(builder: Any, place: Any) -> Any:
     return builder.load(builder.bitcast(place, _FLOATS.as_pointer()), align=_ITEM_BYTES)
-
-
-def _load_from(builder: Any, address: Any) -> Any:
-    return builder.load(builder.inttoptr(address, _FLOATS.as_pointer()), align=_ITEM_BYTES)
 
 
 def _store(builder: Any, vector: Any, place: Any) -> None:

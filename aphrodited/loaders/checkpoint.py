@@ -55,10 +55,14 @@ class CheckpointWeights:
     """Weights out of a Checkpoint. report(progress from 0 to 1, what is read) is called for each tensor."""
 
     def __init__(
-        self, checkpoint: Checkpoint, report: Callable[[float, str], None], make_projection: MakeProjection = Linear
+        self,
+        checkpoint: Checkpoint,
+        report: Callable[[float, str], None],
+        make_projection: MakeProjection = Linear,
+        make_attention: MakeAttention = PagedAttention,
     ) -> None:
         self._make_projection = make_projection
-        self.make_attention: MakeAttention = PagedAttention
+        self.make_attention = make_attention
         self._checkpoint = checkpoint
         self._report = report
         self._taken: set[str] = set()

@@ -51,9 +51,14 @@ class DummyWeights:
 
     identity = f"dummy weights, seed {_SEED}"
 
-    def __init__(self, report: Callable[[], None], make_projection: MakeProjection = Linear) -> None:
+    def __init__(
+        self,
+        report: Callable[[], None],
+        make_projection: MakeProjection = Linear,
+        make_attention: MakeAttention = PagedAttention,
+    ) -> None:
         self._make_projection = make_projection
-        self.make_attention: MakeAttention = PagedAttention
+        self.make_attention = make_attention
         self._report = report
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:

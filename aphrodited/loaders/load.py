@@ -18,7 +18,14 @@ from aphrodited.layers import linear, quantized_linear, step_program
 from aphrodited.layers.huge_pages import HugePageArena
 from aphrodited.layers.linear import Linear, MakeProjection
 from aphrodited.layers.packing import PackingThread
-from aphrodited.layers.paged_attention import kernels_version, load_kernels, preload_kernels
+from aphrodited.layers.paged_attention import (
+    MakeAttention,
+    PagedAttention,
+    cache_dtypes,
+    kernels_version,
+    load_kernels,
+    preload_kernels,
+)
 from aphrodited.layers.quantized_linear import QuantizedLinear, can_quantize
 from aphrodited.loaders.checkpoint import Checkpoint, CheckpointWeights
 from aphrodited.loaders.device_weights import DeviceWeights
@@ -71,7 +78,9 @@ def load_model(
     with PackingThread() as packing:
         report = _rising(report)
         make_projection = _resolve_quantization(quantization, arena, packing)
-        weights, config, identity = _open_weights(path, load_format, make_projection, report)
+        cache_dtype = cache_dtypes()[-1] if quantization == "int8" else torch.float32
+        make_attention = partial(PagedAttention, cache_dtype=cache_dtype)
+        weights, config, identity = _open_weights(path, load_format, make_projection, make_attention, report)
         if device != CPU:
             identity = f"{identity} on {torch.cuda.get_device_name(device)}"
         identify = partial(fingerprint, config, identity, model_dtype, quantization)
@@ -83,7 +92,7 @@ def load_model(
         if file is not None:
             source = KeepingWeights(weights) if kept is None else KeptWeights(weights, kept, report, arena)
         rounds = quantization == "int8" and kept is None  # by kernels
-        with _kernels_loading(cache_dir, quantization, beside=device == CPU and not rounds):
+        with _kernels_loading(cache_dir, quantization, cache_dtype, beside=device == CPU and not rounds):
             model = build_model(config, source, max_positions=max_positions, cache_dir=cache_dir)
             if kept is None:  # what is kept was made of weights that had been checked
                 weights.finish(ignored_tensors(config))
@@ -104,21 +113,23 @@ def load_model(
 
 
 @contextmanager
-def _kernels_loading(cache_dir: Path | None, quantization: Quantization, *, beside: bool) -> Iterator[None]:
+def _kernels_loading(
+    cache_dir: Path | None, quantization: Quantization, cache_dtype: torch.dtype, *, beside: bool
+) -> Iterator[None]:
     """Load the kernels in a thread beside the block, which must run none; without `beside` do nothing."""
     if not beside:
         yield
         return
     with ThreadPoolExecutor(1, "kernels") as executor:
-        loading = executor.submit(_preload_kernels, cache_dir, quantization)
+        loading = executor.submit(_preload_kernels, cache_dir, quantization, cache_dtype)
         yield
         loading.result()
 
 
-def _preload_kernels(cache_dir: Path | None, quantization: Quantization) -> None:
-    preload_kernels(cache_dir)
+def _preload_kernels(cache_dir: Path | None, quantization: Quantization, cache_dtype: torch.dtype) -> None:
+    preload_kernels(cache_dir, cache_dtype)
     (quantized_linear if quantization == "int8" else linear).compile_kernels()
-    step_program.compile_kernels()
+    step_program.preload_kernel(cache_dtype)
     if find_spec("numba") is not None:
         from aphrodited.layers import ggml_kernels  # late, see quantized_linear
 
@@ -138,15 +149,15 @@ def _rising(report: Report) -> Report:
 
 
 def _open_weights(
-    path: Path, load_format: LoadFormat, make_projection: MakeProjection, report: Report
+    path: Path, load_format: LoadFormat, make_projection: MakeProjection, make_attention: MakeAttention, report: Report
 ) -> tuple[CheckpointWeights | DummyWeights, ModelArchitecture, str]:
     """The weights, the shape of their model, and what they are: differs if any value may differ."""
     if load_format == "dummy":
-        dummy = DummyWeights(lambda: report(0.5, "making random weights"), make_projection)
+        dummy = DummyWeights(lambda: report(0.5, "making random weights"), make_projection, make_attention)
         return dummy, dummy_architecture(path), dummy.identity
     report(0.0, str(path))
     checkpoint = _open_checkpoint(path, load_format)
-    return CheckpointWeights(checkpoint, report, make_projection), checkpoint.config, checkpoint.identity
+    return CheckpointWeights(checkpoint, report, make_projection, make_attention), checkpoint.config, checkpoint.identity
 
 
 def _open_checkpoint(path: Path, load_format: LoadFormat) -> Checkpoint:

@@ -62,7 +62,7 @@ class CausalLM:
         self.num_positions = num_positions
         self.fingerprint = ""  # given by whoever knows where the weights came from
         self.device = attention.device
-        self.dtype = attention.dtype
+        self.dtype, self.cache_dtype = attention.dtype, attention.cache_dtype
         self.kernel = attention.kernel
         self.on_layer: Callable[[], None] | None = None
         self._used_at_s = -math.inf

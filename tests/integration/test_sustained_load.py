@@ -147,7 +147,7 @@ def test_hundreds_of_requests_through_a_model_end_once_and_leave_every_block_fre
         max_num_seqs=12,
         max_num_batched_tokens=48,
         max_num_waiting=40,
-        kv_cache_memory=48 * kv_block_bytes(model.config, BLOCK_SIZE),
+        kv_cache_memory=48 * kv_block_bytes(model.config, BLOCK_SIZE, model.cache_dtype),
     )
     assert engine.facts.vocab_size == VOCAB_SIZE
     crowd = Crowd(engine, seed=3)

@@ -185,7 +185,7 @@ def _random_engine(model: CausalLM, rng: random.Random) -> Witness:
         model,
         max_num_seqs=rng.choice([2, 8, 16, 64]),
         max_num_batched_tokens=rng.choice([16, 17, 31, 64, 2048]),
-        kv_cache_memory=num_blocks * kv_block_bytes(model.config, BLOCK_SIZE),
+        kv_cache_memory=num_blocks * kv_block_bytes(model.config, BLOCK_SIZE, model.cache_dtype),
         enable_prefix_caching=rng.random() < 0.7,
         max_num_waiting=100,
     )

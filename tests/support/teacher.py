@@ -32,7 +32,8 @@ def batch_of(lengths: list[int], starts: list[int]) -> AttentionMetadata:
 
 def new_kv_caches(model: CausalLM, num_blocks: int) -> list[tuple[Tensor, Tensor]]:
     shape = (num_blocks, model.config.num_kv_heads, BLOCK_SIZE, model.config.head_dim)
-    return [(as_key_cache(torch.zeros(shape)), torch.zeros(shape)) for _ in range(model.config.num_layers)]
+    memory = [torch.zeros(2, *shape, dtype=model.cache_dtype) for _ in range(model.config.num_layers)]
+    return [(as_key_cache(keys), values) for keys, values in memory]
 
 
 def prompt_logits(model: CausalLM, prompt: list[int]) -> Tensor:

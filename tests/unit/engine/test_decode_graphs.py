@@ -60,7 +60,7 @@ def graphed_engine(model, recorder, max_num_seqs=8):
         name="m", path="-", max_model_len=64, engine=EngineConfig(max_num_seqs=max_num_seqs, block_size=BLOCK_SIZE)
     )
     plain = create_engine(config, model)
-    pool = KVCachePool(model.config, num_blocks=200, block_size=BLOCK_SIZE, dtype=model.dtype)
+    pool = KVCachePool(model.config, num_blocks=200, block_size=BLOCK_SIZE, dtype=model.cache_dtype)
     recorded = []
     graphed = GraphedModel(
         model,

@@ -97,7 +97,7 @@ def test_chunked_equals_whole(create, expected):
 
 def test_preempted_equals_not_preempted(create, expected, model):
     # 34 blocks: one sequence at its longest has 32
-    engine = create(kv_cache_memory=34 * kv_block_bytes(model.config, BLOCK_SIZE))
+    engine = create(kv_cache_memory=34 * kv_block_bytes(model.config, BLOCK_SIZE, model.cache_dtype))
     assert run(engine, requests()) == expected
     assert engine.stats().num_preemptions > 0
 
@@ -150,7 +150,7 @@ def test_embeddings_do_not_depend_on_preemption(create, embeddings, model):
     pooling, expected = embeddings
     longest = max(range(NUM_REQUESTS), key=lambda key: len(prompts()[key]))
     # It gets two tokens of each step, while four others of a higher rank grow into its blocks.
-    engine = create(max_num_batched_tokens=6, kv_cache_memory=34 * kv_block_bytes(model.config, BLOCK_SIZE))
+    engine = create(max_num_batched_tokens=6, kv_cache_memory=34 * kv_block_bytes(model.config, BLOCK_SIZE, model.cache_dtype))
     for key in range(4):
         engine.add_request(key, GenerateRequest("g", [key], SamplingParams(max_tokens=30, ignore_eos=True)))
     engine.add_request(9, EncodeRequest("e", prompts()[longest], pooling, priority=1))

@@ -99,7 +99,7 @@ def test_neighbours_change_nothing(engine, undisturbed):
 
 
 def test_chunks_and_preemption_change_nothing(model, path, undisturbed):
-    memory = 45 * kv_block_bytes(model.config, BLOCK_SIZE)
+    memory = 45 * kv_block_bytes(model.config, BLOCK_SIZE, model.cache_dtype)
     small = engine_of(
         model, path=path, block_size=BLOCK_SIZE, max_num_batched_tokens=24, kv_cache_memory=memory, max_num_waiting=99
     )

@@ -19,6 +19,7 @@ from aphrodited.layers.paged_attention import (
     MAX_TILE_ROWS,
     UNLIMITED,
     PagedAttention,
+    cache_dtypes,
     compile_kernels,
     cut_tiles,
     load_kernels,
@@ -44,22 +45,29 @@ BATCHES = {  # lengths, starts
 }
 
 
-def caches(num_blocks: int, num_kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+@pytest.fixture(params=[torch.float32, torch.float16])
+def cache_dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    if request.param not in cache_dtypes():
+        pytest.skip("no such keys on this CPU")
+    return request.param
+
+
+def caches(num_blocks: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     shape = (num_blocks, num_kv_heads, BLOCK_SIZE, head_dim)
-    return as_key_cache(torch.randn(shape)), torch.randn(shape)
+    return as_key_cache(torch.randn(shape).to(dtype)), torch.randn(shape).to(dtype)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
 @pytest.mark.parametrize("window", [UNLIMITED, 1, 5, 16, 33, 70])
 def test_kernels_agree_with_the_reference(
-    shape: tuple[int, ...], batch: tuple[list[int], list[int]], window: int
+    shape: tuple[int, ...], batch: tuple[list[int], list[int]], window: int, cache_dtype: torch.dtype
 ) -> None:
     torch.manual_seed(0)
     heads, kv_heads, size, rotary_dim = shape
     metadata = batch_of(*batch)
     rotary = rotary_table(256, rotary_dim, 10000.0)
-    keys, values = caches(metadata.block_tables.numel(), kv_heads, size)
+    keys, values = caches(metadata.block_tables.numel(), kv_heads, size, cache_dtype)
     qkv = torch.randn(len(metadata.positions), (heads + 2 * kv_heads) * size)
 
     expected_qkv, expected_keys, expected_values = qkv.clone(), keys.clone(), values.clone()
@@ -67,17 +75,18 @@ def test_kernels_agree_with_the_reference(
     expected = torch.empty(len(qkv), heads * size)
     reference.attend(expected_qkv, metadata, expected_keys, expected_values, window, size**-0.5, expected)
 
-    attention = PagedAttention(heads, size, rotary)
+    attention = PagedAttention(heads, size, rotary, cache_dtype=cache_dtype)
     result = attention(qkv, (keys, values), attention.plan(metadata), window)
-    torch.testing.assert_close(keys, expected_keys, rtol=1e-5, atol=1e-5)
+    last_place = torch.finfo(cache_dtype).eps  # rotated keys may be rounded to either side
+    torch.testing.assert_close(keys, expected_keys, rtol=max(1e-5, last_place), atol=1e-5)
     assert torch.equal(values, expected_values)
-    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(result, expected, rtol=max(1e-4, last_place), atol=max(1e-5, last_place))
 
 
-def test_rows_beyond_the_batch_are_padding_and_touch_no_cache() -> None:
-    attention = PagedAttention(4, 8, rotary_table(64, 8, 10000.0))
+def test_rows_beyond_the_batch_are_padding_and_touch_no_cache(cache_dtype: torch.dtype) -> None:
+    attention = PagedAttention(4, 8, rotary_table(64, 8, 10000.0), cache_dtype=cache_dtype)
     metadata = batch_of([1], [3])
-    keys, values = caches(1, 2, 8)
+    keys, values = caches(1, 2, 8, cache_dtype)
     untouched = [slot for slot in range(BLOCK_SIZE) if slot != 3]
     before = keys[:, :, untouched].clone()
     result = attention(torch.randn(2, (4 + 4) * 8), (keys, values), attention.plan(metadata))
@@ -87,15 +96,15 @@ def test_rows_beyond_the_batch_are_padding_and_touch_no_cache() -> None:
 
 
 @pytest.mark.parametrize("window", [None, 1, 20, 64])
-def test_a_row_has_the_same_bits_in_every_batch_and_chunk(window: int | None) -> None:
+def test_a_row_has_the_same_bits_in_every_batch_and_chunk(window: int | None, cache_dtype: torch.dtype) -> None:
     """One sequence of 90 tokens whole, in chunks, row by row, and beside two others."""
     torch.manual_seed(1)
     heads, kv_heads, size = 6, 2, 32
-    attention = PagedAttention(heads, size, rotary_table(128, size, 10000.0))
+    attention = PagedAttention(heads, size, rotary_table(128, size, 10000.0), cache_dtype=cache_dtype)
     rows = torch.randn(90, (heads + 2 * kv_heads) * size)
 
     def run(chunks: list[int]) -> Tensor:
-        cache = caches(6, kv_heads, size)
+        cache = caches(6, kv_heads, size, cache_dtype)
         outputs, start = [], 0
         for length in chunks:
             metadata = batch_of([length], [start])
@@ -116,7 +125,7 @@ def test_a_row_has_the_same_bits_in_every_batch_and_chunk(window: int | None) ->
     batch = batch_of([40, 90, 3], [0, 0, 0])
     others = [torch.randn(n, rows.shape[1]) for n in (40, 3)]
     together = attention(
-        torch.cat((others[0], rows, others[1])), caches(18, kv_heads, size), attention.plan(batch), window
+        torch.cat((others[0], rows, others[1])), caches(18, kv_heads, size, cache_dtype), attention.plan(batch), window
     )
     assert torch.equal(together[40:130], whole)
 
@@ -126,7 +135,7 @@ def outputs_of(
 ) -> Tensor:
     """One sequence, computed in chunks, its blocks anywhere in a cache that is otherwise no number."""
     num_kv_heads, num_blocks = 2, len(rows) // block_size + 1
-    memory = torch.full((2, num_blocks, num_kv_heads, block_size, head_dim), torch.nan)
+    memory = torch.full((2, num_blocks, num_kv_heads, block_size, head_dim), torch.nan, dtype=attention.cache_dtype)
     cache = as_key_cache(memory[0]), memory[1]
     table = torch.randperm(num_blocks)
     outputs, start = [], 0
@@ -147,11 +156,13 @@ def outputs_of(
 
 @pytest.mark.parametrize("heads", [2, 6, 10])
 @pytest.mark.parametrize("head_dim", [32, 80, 20])
-def test_a_decoded_row_has_the_bits_of_a_prefilled_one_for_any_block_size(heads: int, head_dim: int) -> None:
+def test_a_decoded_row_has_the_bits_of_a_prefilled_one_for_any_block_size(
+    heads: int, head_dim: int, cache_dtype: torch.dtype
+) -> None:
     """Random lengths, cuts and windows; blocks that are read in place and blocks that are copied."""
     rng = random.Random(heads * head_dim)
     torch.manual_seed(heads)
-    attention = PagedAttention(heads, head_dim, rotary_table(256, head_dim, 10000.0))
+    attention = PagedAttention(heads, head_dim, rotary_table(256, head_dim, 10000.0), cache_dtype=cache_dtype)
     for _ in range(4):
         length, window = rng.randint(1, 230), rng.choice([None, rng.randint(1, 200)])
         rows = 3 * torch.randn(length, (heads + 2 * 2) * head_dim)
@@ -164,9 +175,9 @@ def test_a_decoded_row_has_the_bits_of_a_prefilled_one_for_any_block_size(heads:
         assert torch.equal(outputs_of(attention, rows, [1] * length, 64, head_dim, window), whole)
 
 
-def test_scores_far_apart_and_numbers_that_are_none_come_out_as_they_should() -> None:
+def test_scores_far_apart_and_numbers_that_are_none_come_out_as_they_should(cache_dtype: torch.dtype) -> None:
     torch.manual_seed(5)
-    attention = PagedAttention(2, 16, rotary_table(256, 16, 10000.0))
+    attention = PagedAttention(2, 16, rotary_table(256, 16, 10000.0), cache_dtype=cache_dtype)
     rows = torch.randn(100, 6 * 16)
     rows[:, :64] *= 300  # scores of thousands: all weight is on one key
     plain = outputs_of(attention, rows, [100], 16, 16, None)
@@ -179,11 +190,26 @@ def test_scores_far_apart_and_numbers_that_are_none_come_out_as_they_should() ->
     assert broken[70, :16].isnan().all()
 
 
+def test_numbers_beyond_float16_are_no_wrong_answers() -> None:
+    """They become infinite, so that whoever sees them gets no number, and others their own."""
+    if torch.float16 not in cache_dtypes():
+        pytest.skip("no such keys on this CPU")
+    torch.manual_seed(6)
+    attention = PagedAttention(2, 16, rotary_table(256, 16, 10000.0), cache_dtype=torch.float16)
+    rows = torch.randn(100, 6 * 16)
+    plain = outputs_of(attention, rows, [100], 16, 16, None)
+    rows[70, 4 * 16] = 70_000.0  # the first number of its first value
+    broken = outputs_of(attention, rows, [100], 16, 16, None)
+    assert torch.equal(broken[:70], plain[:70])
+    assert broken[70:, 0].isinf().all()
+    assert torch.equal(broken[70:, 1:], plain[70:, 1:])
+
+
 def test_a_window_hides_whatever_is_older() -> None:
     torch.manual_seed(4)
     attention = PagedAttention(4, 8, rotary_table(128, 8, 10000.0))
     metadata = batch_of([3], [60])
-    qkv, cache = torch.randn(3, 64), caches(4, 2, 8)
+    qkv, cache = torch.randn(3, 64), caches(4, 2, 8, torch.float32)
     expected = attention(qkv.clone(), cache, attention.plan(metadata), 20)
     oldest_visible = 60 + 1 - 20
     for block, block_id in enumerate(metadata.block_tables[0].tolist()):
@@ -201,7 +227,7 @@ def test_the_number_of_threads_changes_no_bit(num_threads: int, monkeypatch: pyt
     attention = PagedAttention(4, 16, rotary_table(64, 16, 10000.0))
     metadata = batch_of([5, 1, 20], [0, 30, 7])
     qkv = torch.randn(26, (4 + 4) * 16)
-    cache = caches(metadata.block_tables.numel(), 2, 16)
+    cache = caches(metadata.block_tables.numel(), 2, 16, torch.float32)
     before = torch.get_num_threads()
     expected = attention(qkv.clone(), cache, attention.plan(metadata))
     torch.set_num_threads(num_threads)
@@ -231,7 +257,7 @@ def test_without_numba_the_reference_takes_over(monkeypatch: pytest.MonkeyPatch)
     assert fast.is_exact
     assert not slow.is_exact
     metadata: AttentionMetadata = batch_of([3, 1], [0, 9])
-    qkv, cache = torch.randn(4, 64), caches(2, 2, 8)
+    qkv, cache = torch.randn(4, 64), caches(2, 2, 8, torch.float32)
     expected = fast(qkv.clone(), tuple(c.clone() for c in cache), fast.plan(metadata))
     torch.testing.assert_close(slow(qkv.clone(), cache, slow.plan(metadata)), expected, rtol=1e-4, atol=1e-5)
 
@@ -259,5 +285,5 @@ def test_every_kernel_can_be_compiled_ahead() -> None:
     compile_kernels()
     kernels = load_kernels(None)
     assert kernels is not None
-    assert kernels.attend.signatures
-    assert kernels.rotate_and_store.signatures
+    assert len(kernels.attend.signatures) >= len(cache_dtypes())
+    assert len(kernels.rotate_and_store.signatures) >= len(cache_dtypes())

@@ -10,7 +10,7 @@ from aphrodited.layers import step_program
 from aphrodited.layers.attention import AttentionMetadata, as_key_cache
 from aphrodited.layers.linear import Activation, Linear
 from aphrodited.layers.norm import LayerNorm, QKNorm, RMSNorm
-from aphrodited.layers.paged_attention import PagedAttention
+from aphrodited.layers.paged_attention import PagedAttention, cache_dtypes
 from aphrodited.layers.quantized_linear import QuantizedLinear
 from aphrodited.layers.rotary import rotary_table
 from aphrodited.layers.step_ops import Buffer
@@ -22,9 +22,16 @@ NUM_BLOCKS = 64
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
 
 
+@pytest.fixture(params=[torch.float32, torch.float16])
+def cache_dtype(request):
+    return request.param
+
+
 @pytest.fixture
-def attention():
-    attention = PagedAttention(HEADS, HEAD_DIM, rotary_table(256, HEAD_DIM, 10_000.0))
+def attention(cache_dtype):
+    if cache_dtype not in cache_dtypes():
+        pytest.skip("no such keys on this CPU")
+    attention = PagedAttention(HEADS, HEAD_DIM, rotary_table(256, HEAD_DIM, 10_000.0), cache_dtype=cache_dtype)
     if not can_run(attention, (Linear(torch.ones(2, 8)),)):
         pytest.skip("no kernels on this CPU")
     torch.manual_seed(7)
@@ -76,7 +83,7 @@ def test_attention_has_the_same_bits_and_leaves_the_same_cache(
 ) -> None:
     qk_norm = QKNorm(torch.randn(HEAD_DIM), torch.randn(HEAD_DIM), HEADS, KV_HEADS, 1e-6) if has_qk_norm else None
     into, out_of = make(torch.randn(QKV, HIDDEN)), make(torch.randn(HIDDEN, HEADS * HEAD_DIM))
-    memory = [torch.randn(NUM_BLOCKS, KV_HEADS, block_size, HEAD_DIM) for _ in range(4)]
+    memory = [torch.randn(NUM_BLOCKS, KV_HEADS, block_size, HEAD_DIM).to(attention.cache_dtype) for _ in range(4)]
     metadata, rows = decoding(positions=[3, 230, 119], block_size=block_size), torch.randn(3, HIDDEN)
 
     program = StepProgram(attention)

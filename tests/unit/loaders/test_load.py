@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from aphrodited.errors import ModelLoadError
+from aphrodited.layers import half_floats
+from aphrodited.layers.quantized_linear import can_quantize
 from aphrodited.loaders import load_model
 from tests.support.engine_runs import load
 from tests.support.teacher import prompt_logits
@@ -44,6 +46,19 @@ def test_a_model_computes_in_float32(directory: Path) -> None:
     assert load(directory, dtype="float32").dtype == torch.float32
     with pytest.raises(ModelLoadError, match="dtype bfloat16 is not supported on the CPU; use float32 or auto"):
         load(directory, dtype="bfloat16")
+
+
+@pytest.mark.skipif(not can_quantize(), reason="this machine has no int8 products")
+@pytest.mark.parametrize("converts", [False, True])
+def test_int8_keeps_keys_and_values_in_float16_where_the_cpu_converts(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, converts: bool
+) -> None:
+    monkeypatch.setattr(half_floats, "converts_halves", lambda: converts)
+    rounded, plain = load(directory, quantization="int8"), load(directory)
+    assert rounded.cache_dtype == (torch.float16 if converts else torch.float32)
+    assert plain.cache_dtype == torch.float32
+    assert prompt_logits(rounded, PROMPT).dtype == torch.float32
+    torch.testing.assert_close(prompt_logits(rounded, PROMPT), prompt_logits(plain, PROMPT), atol=0.1, rtol=0.1)
 
 
 @pytest.mark.parametrize("has_bfloat16", [False, True])
