@@ -56,6 +56,7 @@ def load(options: argparse.Namespace) -> LLM:
             dtype="float32",
             max_model_len=options.input_len + options.output_len,
             max_num_seqs=256,
+            gpu_memory_utilization=0.5,  # of one NUMA node's memory; more than 256 sequences need, less than there is free
             enable_prefix_caching=False,
             seed=options.seed,
         )
