@@ -184,14 +184,15 @@ def _run_kernels(cache_dtype: torch.dtype) -> None:
         context_lens=torch.ones(1, dtype=torch.int32),
         max_query_len=1,
     )
-    kv_cache = as_key_cache(torch.zeros(1, 1, 1, 2, dtype=cache_dtype)), torch.zeros(1, 1, 1, 2, dtype=cache_dtype)  # [N, K, B, D]
-    attention(torch.zeros(1, 6), kv_cache, attention.plan(metadata))
+    keys, values = torch.zeros(2, 1, 1, 1, 2, dtype=cache_dtype)  # [N, K, B, D] each
+    attention(torch.zeros(1, 6), (as_key_cache(keys), values), attention.plan(metadata))
 
 
 def preload_kernels(cache_dir: Path | None, cache_dtype: torch.dtype) -> None:
     """Have the kernels in memory before the first step: half a second of work that can be done beside reading weights.
 
-    cache_dtype: of the model's keys and values.  Runs kernels, so no other thread may: not every threading layer of numba's takes two at once.
+    cache_dtype: of the model's keys and values.  Runs kernels, so no other thread may: not every threading layer of numba's
+    takes two at once.
     """
     if load_kernels(cache_dir) is not None:
         from aphrodited.layers import choice_kernels
