@@ -20,12 +20,12 @@ from aphrodited.layers.paged_attention import (
     UNLIMITED,
     PagedAttention,
     cache_dtypes,
-    compile_kernels,
     cut_tiles,
-    load_kernels,
 )
+from aphrodited.layers.quantized_linear import can_quantize
 from aphrodited.layers.rotary import rotary_table
 from tests.support.teacher import batch_of
+from tests.support.tiny_models import write_tiny_llama_dir
 
 BLOCK_SIZE = 16
 
@@ -281,9 +281,30 @@ def test_compiled_kernels_are_kept_beside_the_sources_where_they_may(tmp_path: P
     assert not kernel_files_after_loading(tmp_path, sources="Path(sys.argv[1])")
 
 
-def test_every_kernel_can_be_compiled_ahead() -> None:
-    compile_kernels()
-    kernels = load_kernels(None)
-    assert kernels is not None
-    assert len(kernels.attend.signatures) >= len(cache_dtypes())
-    assert len(kernels.rotate_and_store.signatures) >= len(cache_dtypes())
+COMPILES_NO_MORE = """
+import sys
+from pathlib import Path
+from aphrodited.layers import paged_attention, paged_attention_kernels, step_kernels, step_program
+from aphrodited.sampling_params import SamplingParams
+from tests.support.engine_runs import engine_of, generate, load
+
+def compiled():
+    kernels = paged_attention_kernels.attend, paged_attention_kernels.rotate_and_store, step_kernels.run_step
+    return [len(kernel.signatures) for kernel in kernels]
+
+paged_attention.compile_kernels()
+step_program.compile_kernels()
+ahead = compiled()
+assert all(count >= len(paged_attention.cache_dtypes()) for count in ahead), ahead
+params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True, logprobs=0)
+for quantization in sys.argv[2:]:
+    generate(engine_of(load(Path(sys.argv[1]), quantization=quantization)), [[1, 2, 3]], params)
+assert compiled() == ahead, (compiled(), ahead)
+"""
+
+
+def test_what_an_engine_runs_is_what_was_compiled_ahead(tmp_path: Path) -> None:
+    """In a process of its own: here other tests have compiled kernels already."""
+    model = write_tiny_llama_dir(tmp_path / "model")
+    quantizations = ["none", "int8"] if can_quantize() else ["none"]
+    subprocess.run([sys.executable, "-c", COMPILES_NO_MORE, str(model), *quantizations], check=True, timeout=300)
