@@ -124,6 +124,8 @@ def scripted_engine(paths: ModelPaths, config: MqConfig | None = None) -> Iterat
     sockets = EngineSockets(generation, config or MqConfig())
     for socket in (sockets.input, sockets.output, sockets.data):
         socket.setsockopt(zmq.LINGER, 0)
+    for socket in (sockets.output, sockets.data):
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 0)  # a client may leave at any time, between two frames to it too
     engine = ScriptedEngine(sockets, generation)
     task = asyncio.get_running_loop().create_task(engine.serve())
     generation.announce()
