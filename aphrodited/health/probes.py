@@ -54,6 +54,14 @@ def process_uptime_s(pid: int, now_boottime_s: float) -> float | None:
     return None if start_ticks is None else max(0.0, now_boottime_s - start_ticks / _CLOCK_TICKS)
 
 
+def locked_at_s(path: Path) -> float | None:
+    """When whoever holds the daemon's lock took it, by the boot clock; None if the file does not say so."""
+    try:
+        return float(path.read_text("ascii").split("\n")[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def lock_holder(path: Path) -> int | None:
     """The pid that holds a flock on a file, by /proc/locks (proc(5)); None if nobody does.
 

@@ -9,28 +9,25 @@ from collections.abc import Iterable
 
 import msgspec
 
-from aphrodited.health.probes import process_uptime_s
-from aphrodited.supervision.ledger import Death, LedgerEntry, Verdict, boot_id, boottime_s
+from aphrodited.supervision.ledger import Death, LedgerEntry, Verdict, boot_id
 
 
 class Record:
-    """The ledger of this boot by program. Deaths are counted since the supervisor of `supervisor_pid` started."""
+    """The ledger of this boot by program. Deaths are counted since the daemon started; without one none is."""
 
-    def __init__(self, entries: Iterable[LedgerEntry], supervisor_pid: int | None) -> None:
+    def __init__(self, entries: Iterable[LedgerEntry], daemon_started_at_s: float | None) -> None:
+        self.daemon_started_at_s = daemon_started_at_s
         self.last_deaths: dict[str, Death] = {}
         self.last_verdicts: dict[tuple[str, int], Verdict] = {}
         self.last_memory_verdicts: dict[tuple[str, int], Verdict] = {}
         self.num_deaths: dict[str, int] = {}
-        now_s = boottime_s()
-        uptime_s = None if supervisor_pid is None else process_uptime_s(supervisor_pid, now_s)
-        self.daemon_started_at_s = None if uptime_s is None else now_s - uptime_s
         this_boot = boot_id()
         for entry in entries:
             if entry.boot_id != this_boot:
                 continue
             if isinstance(entry, Death):
                 self.last_deaths[entry.program] = entry
-                if self.daemon_started_at_s is not None and entry.at_s >= self.daemon_started_at_s:
+                if daemon_started_at_s is not None and entry.at_s >= daemon_started_at_s:
                     self.num_deaths[entry.program] = self.num_deaths.get(entry.program, 0) + 1
             elif isinstance(entry, Verdict):
                 of_kind = self.last_memory_verdicts if entry.verdict == "memory" else self.last_verdicts

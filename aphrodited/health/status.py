@@ -15,6 +15,7 @@ from aphrodited.health.probes import (
     NOTHING_SEEN,
     Look,
     lock_holder,
+    locked_at_s,
     look_at,
     process_uptime_s,
 )
@@ -125,7 +126,7 @@ def read_status(config: Config, paths: DaemonPaths) -> DaemonStatus:
         entries = Ledger(paths.ledger).read()
     except OSError as error:
         entries, reason = [], reason or f"the ledger cannot be read: {error}"
-    record = Record(entries, supervisor_pid)
+    record = Record(entries, None if supervisor_pid is None else locked_at_s(paths.daemon_lock))
     known = programs(config)
     looks = {program.name: look_at(program.name, paths) for program in known}
     desired = {model.name: read_desired(paths.model(model.name)) for model in config.models}
@@ -162,7 +163,7 @@ def merge_status(
     models = [
         _model_status(model, processes, looks, wanted.get(model.name, Desired.SERVED)) for model in config.models
     ]
-    supervisor = _supervisor_status(supervisor_pid, infos is not None, reason, now_s)
+    supervisor = _supervisor_status(supervisor_pid, infos is not None, reason, record, now_s)
     others = [process.state for process in processes if process.model is None]
     standing = daemon_standing(supervisor.state, [model.state for model in models], others)
     return DaemonStatus(
@@ -277,8 +278,14 @@ def _model_status(
     )
 
 
-def _supervisor_status(pid: int | None, answers: bool, reason: str, now_s: float) -> ProcessStatus:
-    """The supervisor as a process. It may live without an answer: while it starts, or when it hangs."""
+def _supervisor_status(
+    pid: int | None, answers: bool, reason: str, record: Record, now_s: float
+) -> ProcessStatus:
+    """The supervisor as a process. It may live without an answer: while it starts, or when it hangs.
+
+    It is up since it is the daemon: its process may have been the script that set everything up.
+    """
+    started_at_s = record.daemon_started_at_s
     if answers:
         state = State.READY
     else:
@@ -289,7 +296,7 @@ def _supervisor_status(pid: int | None, answers: bool, reason: str, now_s: float
         model=None,
         state=state,
         pid=pid,
-        uptime_s=_uptime_s(pid, None, now_s),
+        uptime_s=None if started_at_s is None else round(max(0.0, now_s - started_at_s), 3),
         reason="" if answers else reason,
         rss_bytes=resident_bytes(pid) if pid else None,
     )

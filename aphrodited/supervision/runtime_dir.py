@@ -17,6 +17,7 @@ from pathlib import Path
 from aphrodited.errors import AphroditeError, ConfigError
 from aphrodited.paths import DaemonPaths
 from aphrodited.procfs import process_state
+from aphrodited.supervision.ledger import boottime_s
 
 MARK = "SUPERVISOR_SERVER_URL"  # Supervisor sets it in every child: unix://<runtime_dir>/supervisor.sock
 LEFTOVERS_TIMEOUT_S = 10.0
@@ -29,6 +30,7 @@ class DaemonRunningError(AphroditeError):
 def take_lock(paths: DaemonPaths) -> int:
     """Make the runtime directory, lock it for our life and return the lock's file descriptor.
 
+    It says who holds it and since when: his pid and the second of the boot clock, a line each.
     Raises DaemonRunningError naming the process that has it, ConfigError if the directory cannot be ours.
     """
     _make_private(paths.runtime_dir)
@@ -37,13 +39,13 @@ def take_lock(paths: DaemonPaths) -> int:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").partition("\n")[0] or "unknown"
         os.close(fd)
         raise DaemonRunningError(
             f"a daemon of this configuration is running already: pid {holder} (it holds {paths.daemon_lock})"
         ) from None
     os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    os.pwrite(fd, f"{os.getpid()}\n{boottime_s():.3f}\n".encode(), 0)
     return fd
 
 

@@ -3,10 +3,12 @@ import os
 import subprocess
 import sys
 
-from aphrodited.health.probes import NOTHING_SEEN, lock_holder, look_at, process_uptime_s
+from aphrodited.health.probes import NOTHING_SEEN, lock_holder, locked_at_s, look_at, process_uptime_s
 from aphrodited.page import Phase
+from aphrodited.paths import DaemonPaths
 from aphrodited.supervision.ledger import boottime_s
 from aphrodited.supervision.program_state import LaunchState, ProgramState, write_program_state
+from aphrodited.supervision.runtime_dir import take_lock
 
 
 def write_launch(paths, program, pid, state=LaunchState.RUNNING, **fields):
@@ -75,6 +77,18 @@ def test_the_holder_of_a_lock_is_found_without_touching_the_lock(tmp_path):
         assert lock_holder(lock) is None
         fcntl.flock(file, fcntl.LOCK_EX)
         assert lock_holder(lock) == os.getpid()
+
+
+def test_a_daemon_runs_since_it_took_its_lock(tmp_path):
+    paths = DaemonPaths(tmp_path / "run", tmp_path / "log", tmp_path / "state")
+    assert locked_at_s(paths.daemon_lock) is None
+    began_at_s = boottime_s()
+    os.close(take_lock(paths))
+    at_s = locked_at_s(paths.daemon_lock)
+    assert at_s is not None
+    assert began_at_s - 0.001 <= at_s <= boottime_s() + 0.001
+    paths.daemon_lock.write_text("17\n")
+    assert locked_at_s(paths.daemon_lock) is None
 
 
 def test_uptime_is_that_of_the_process(sleeper):

@@ -24,13 +24,13 @@ def info(name, statename="RUNNING", pid=0, spawnerr=""):
 def status_of(config, paths, sleeper):
     """status_of(infos): what is merged from them and from what the test wrote; the sleeper is every process."""
 
-    def merge(*infos, supervisor_pid=None, entries=()):
+    def merge(*infos, daemon_started_at_s=None, entries=()):
         known = programs(config)
         given = {i.name: i for i in infos}
         all_infos = {p.name: given.get(p.name, info(p.name, "STOPPED")) for p in known}
         looks = {program.name: look_at(program.name, paths) for program in known}
-        record = Record(entries, supervisor_pid)
-        return merge_status(config, known, all_infos, looks, record, supervisor_pid or sleeper.pid, "")
+        record = Record(entries, daemon_started_at_s)
+        return merge_status(config, known, all_infos, looks, record, sleeper.pid, "")
 
     return merge
 
@@ -128,14 +128,21 @@ def test_the_page_of_an_earlier_life_says_nothing_about_this_one(status_of, page
     assert (engine.state, engine.generation) == ("starting", None)
 
 
-def test_restarts_are_the_deaths_since_the_daemon_started(status_of, sleeper):
+def test_restarts_are_the_deaths_since_the_daemon_started(status_of):
     before = msgspec.structs.replace(death(ENGINE), at_s=boottime_s() - 3600)
     other_boot = msgspec.structs.replace(death(ENGINE), boot_id="another")
     entries = [before, other_boot, death(ENGINE, signal="SIGKILL", cause="killed by SIGKILL"), death(OTHER)]
-    engine = by_name(status_of(supervisor_pid=sleeper.pid, entries=entries))[ENGINE]
+    engine = by_name(status_of(daemon_started_at_s=boottime_s() - 60, entries=entries))[ENGINE]
     assert engine.restarts == 1
     assert engine.last_exit is not None
     assert (engine.last_exit.signal, engine.last_exit.summary) == ("SIGKILL", "killed by SIGKILL")
+
+
+def test_the_daemon_is_up_since_it_started_which_its_process_may_have_done_long_before(status_of):
+    status = status_of(daemon_started_at_s=boottime_s() - 1000)
+    assert 1000 <= status.uptime_s < 1060
+    assert by_name(status)["supervisord"].uptime_s == status.uptime_s
+    assert status_of(daemon_started_at_s=None).uptime_s is None
 
 
 @pytest.mark.parametrize(
@@ -164,7 +171,7 @@ def test_without_an_answer_from_the_supervisor_living_processes_speak_for_themse
     page_of(ENGINE, sleeper.pid).update(phase=Phase.READY, generation=1)
     known = programs(config)
     looks = {program.name: look_at(program.name, paths) for program in known}
-    status = merge_status(config, known, None, looks, Record([], sleeper.pid), sleeper.pid, "no answer")
+    status = merge_status(config, known, None, looks, Record([], None), sleeper.pid, "no answer")
     processes = by_name(status)
     assert (processes["supervisord"].state, processes["supervisord"].pid) == ("suspect", sleeper.pid)
     assert (processes[ENGINE].state, processes[ENGINE].pid) == ("ready", sleeper.pid)
