@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -194,17 +195,20 @@ async def test_the_cause_of_a_death_is_heard_from_events(engine: EngineProcess) 
 # -- a client dies, stalls, or talks nonsense ----------------------------------------------------------------------
 
 
-def spawn_client(engine: EngineProcess, num_requests: int) -> subprocess.Popen[bytes]:
-    """A client process with endless requests, which says so on stdout."""
+@asynccontextmanager
+async def client_process(engine: EngineProcess, num_requests: int) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """A client process whose requests all have their first tokens; killed at the end of the block."""
     code = textwrap.dedent(
         f"""
         import asyncio
         from aphrodited import MQAphroditeEngineClient, SamplingParams
 
         async def consume(client, i):
-            async for answer in client.generate([1, 2, 3], SamplingParams(max_tokens=8000), f"r{{i}}"):
-                if len(answer.outputs[0].token_ids) == 1:
-                    print("first", flush=True)
+            answers = client.generate([1, 2, 3], SamplingParams(max_tokens=8000), f"r{{i}}")
+            await anext(answers)  # of several tokens, if it comes late
+            print("first", flush=True)
+            async for _ in answers:
+                pass
 
         async def main():
             client = MQAphroditeEngineClient({str(engine.model_paths.folder)!r})
@@ -213,40 +217,41 @@ def spawn_client(engine: EngineProcess, num_requests: int) -> subprocess.Popen[b
         asyncio.run(main())
         """
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    for _ in range(num_requests):
-        assert process.stdout.readline() == b"first\n"
-    return process
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            for _ in range(num_requests):
+                assert await asyncio.to_thread(process.stdout.readline) == b"first\n"
+            yield process
+        finally:
+            process.kill()
 
 
 async def test_a_killed_client_frees_its_sequences_within_a_second(engine: EngineProcess, client: MQAphroditeEngineClient) -> None:
-    other = await asyncio.to_thread(spawn_client, engine, 4)
-    assert (await client.stats()).num_running == 4
-    mine = client.generate(PROMPT, params(5000), "mine")
-    await anext(mine)
-    other.kill()
-    killed_at_s = time.monotonic()
-    await until_running(client, 1)
-    assert time.monotonic() - killed_at_s < 1
-    await anext(mine)
-    await mine.aclose()  # type: ignore[attr-defined]
-    other.communicate()
+    async with client_process(engine, 4) as other:
+        assert (await client.stats()).num_running == 4
+        mine = client.generate(PROMPT, params(5000), "mine")
+        await anext(mine)
+        other.kill()
+        killed_at_s = time.monotonic()
+        await until_running(client, 1)
+        assert time.monotonic() - killed_at_s < 1
+        await anext(mine)
+        await mine.aclose()  # type: ignore[attr-defined]
 
 
 async def test_a_stopped_client_is_dropped_and_told_so() -> None:
     with engine_process(step_s=0.005, mq=MqConfig(output_hwm=16)) as engine:
         engine.start_and_wait()
         client = make_client(engine.model_paths)
-        other = await asyncio.to_thread(spawn_client, engine, 4)
-        other.send_signal(signal.SIGSTOP)
-        await until_running(client, 0)
-        await wait_until(lambda: "client_dropped" in engine.log)
-        assert (await last_of(client.generate(PROMPT, params(), "r"))).finished, "the step was never held up"
-        other.send_signal(signal.SIGCONT)
-        await wait_until(lambda: '"reason":"dropped"' in engine.log)
-        assert await asyncio.to_thread(other.wait, 10) == 1  # its requests raised OutputLostError
-        other.communicate()
+        async with client_process(engine, 4) as other:
+            other.send_signal(signal.SIGSTOP)
+            await until_running(client, 0)
+            await wait_until(lambda: "client_dropped" in engine.log)
+            assert (await last_of(client.generate(PROMPT, params(), "r"))).finished, "the step was never held up"
+            other.send_signal(signal.SIGCONT)
+            await wait_until(lambda: '"reason":"dropped"' in engine.log)
+            assert await asyncio.to_thread(other.wait, 10) == 1  # its requests raised OutputLostError
         client.context.term()
 
 
