@@ -42,7 +42,7 @@ def actions_on(daemon, pid):
 def test_a_stopped_engine_is_killed_at_once_and_replaced(daemon):
     assert daemon.complete()[0] == 200
     stream = daemon.open_stream()
-    wait_until(lambda: stream.num_tokens, what="a first token")
+    wait_until(lambda: stream.num_events, what="a first token")
     pid, num_restarts = daemon.engine().pid, daemon.engine().restarts
     os.kill(pid, signal.SIGSTOP)
     stream.wait()
@@ -69,7 +69,7 @@ def test_an_idle_engine_that_is_stopped_is_replaced_too(daemon):
 
 def test_a_step_that_is_stuck_is_dumped_aborted_and_replaced(daemon):
     bystander = daemon.open_stream()
-    wait_until(lambda: bystander.num_tokens, what="a first token")
+    wait_until(lambda: bystander.num_events, what="a first token")
     pid = daemon.engine().pid
     culprit = daemon.open_stream([MARKER, MARKER, HANG, 5])
     for stream in (culprit, bystander):
@@ -77,7 +77,7 @@ def test_a_step_that_is_stuck_is_dumped_aborted_and_replaced(daemon):
         assert stream.error is not None
         assert stream.error["code"] == "ENGINE_DEAD"
         assert stream.is_done
-    assert culprit.num_tokens
+    assert culprit.num_events
     engine = daemon.new_engine(pid)
     assert engine.last_exit is not None
     assert engine.last_exit.signal == "SIGABRT"

@@ -63,7 +63,7 @@ def test_an_unloaded_model_gives_its_memory_back_until_it_is_loaded(daemon):
     pids, generation, told = engine_pids(daemon), model(daemon).generation, orders_told(daemon)
     num_ready = sum(isinstance(entry, Ready) and entry.model == "tiny" for entry in daemon.ledger.read())
     stream = daemon.open_stream()
-    wait_until(lambda: stream.num_tokens, what="a first token")
+    wait_until(lambda: stream.num_events, what="a first token")
     assert order(daemon, "/v1/model/unload", model="tiny") == (200, {"model": "tiny", "state": "unloaded"})
     assert not any(is_alive(pid) for pid in pids)
     stream.wait()
@@ -101,7 +101,7 @@ def test_what_runs_is_finished_before_a_model_is_unloaded(daemon):
 
 def test_a_drained_model_finishes_what_runs_and_refuses_what_is_new(daemon, capsys):
     stream = daemon.open_stream(max_tokens=300)
-    wait_until(lambda: stream.num_tokens, what="a first token")
+    wait_until(lambda: stream.num_events, what="a first token")
     assert ctl(daemon, "drain", "tiny") == 0
     status, body = daemon.complete()
     assert (status, body["error"]["code"]) == (503, "MODEL_DRAINING")

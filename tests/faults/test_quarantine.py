@@ -74,7 +74,7 @@ def test_poison_beside_others_is_refused_and_the_others_finish(standby: int) -> 
         answers = [other.result(120) for other in others]
         assert stream.error is not None
         assert (stream.error["code"], stream.is_done) == ("REQUEST_QUARANTINED", True)
-        assert 0 < stream.num_tokens <= POISON_AFTER
+        assert 0 < stream.num_events <= POISON_AFTER
         assert texts(answers) == texts(pool.map(lambda number: ask(daemon, number), range(NUM_OTHERS)))
         assert_is_refused_at_once(daemon)
         assert_is_told(daemon)
@@ -154,7 +154,7 @@ def is_computing(daemon: RealDaemon, pid: int) -> bool:
 def test_requests_go_on_without_a_monitor_and_the_next_one_judges_what_it_missed() -> None:
     with poisonable(step_s=0.02) as daemon:
         stream = daemon.open_stream(prompt_of(1), max_tokens=200)
-        wait_until(lambda: stream.num_tokens > 3, what="the stream")
+        wait_until(lambda: stream.num_events > 3, what="the stream")
         daemon.client.stop(MONITOR_PROGRAM)
         kill_computing(daemon)
         wait_for_more(stream)
@@ -175,5 +175,5 @@ def kill_computing(daemon: RealDaemon) -> None:
 
 
 def wait_for_more(stream: Stream) -> None:
-    num_tokens = stream.num_tokens
-    wait_until(lambda: stream.num_tokens > num_tokens + 2, 30, what="the stream to go on")
+    num_tokens = stream.num_events
+    wait_until(lambda: stream.num_events > num_tokens + 2, 30, what="the stream to go on")

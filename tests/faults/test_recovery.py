@@ -65,7 +65,7 @@ class Watcher:
 
 def flowing_streams(daemon, count=NUM_STREAMS):
     streams = [daemon.open_stream() for _ in range(count)]
-    wait_until(lambda: all(stream.num_tokens for stream in streams), what="a token on every stream")
+    wait_until(lambda: all(stream.num_events for stream in streams), what="a token on every stream")
     return streams
 
 
@@ -116,7 +116,7 @@ def test_ten_engine_deaths_with_32_streams_each_are_told_survived_and_leave_noth
 
 def test_a_step_that_raises_is_told_with_its_cause_everywhere(daemon):
     bystander = daemon.open_stream()
-    wait_until(lambda: bystander.num_tokens, what="a first token")
+    wait_until(lambda: bystander.num_events, what="a first token")
     pid = daemon.engine().pid
     culprit = daemon.open_stream([MARKER, MARKER, RAISE, 3])
     for stream in (culprit, bystander):
@@ -160,8 +160,8 @@ def test_a_killed_api_worker_takes_only_its_own_streams(daemon):
         wait_until(lambda: read_page(page).num_running == sum(not s.ended_at_s for s in streams), what="its aborts")
         survivors = [stream for stream in streams if not stream.ended_at_s]
         assert survivors
-        counts = [stream.num_tokens for stream in survivors]
-        wait_until(lambda: all(s.num_tokens > n for s, n in zip(survivors, counts, strict=True)), what="progress")
+        counts = [stream.num_events for stream in survivors]
+        wait_until(lambda: all(s.num_events > n for s, n in zip(survivors, counts, strict=True)), what="progress")
         daemon.pid("api-0", other_than=victim)
         daemon.wait_serving()
     assert all(stream.error is None for stream in survivors)
@@ -182,8 +182,8 @@ def test_a_killed_monitor_is_noticed_by_nobody(daemon):
         os.kill(victim, signal.SIGKILL)
         daemon.pid("monitor", other_than=victim)
         daemon.wait_serving()
-        counts = [stream.num_tokens for stream in streams]
-        wait_until(lambda: all(s.num_tokens > n for s, n in zip(streams, counts, strict=True)), what="progress")
+        counts = [stream.num_events for stream in streams]
+        wait_until(lambda: all(s.num_events > n for s, n in zip(streams, counts, strict=True)), what="progress")
     assert watcher.failures == []
     assert {status for _, status in watcher.answers} == {200}
     for stream in streams:
@@ -199,7 +199,7 @@ def test_an_engine_comes_back_while_there_is_no_monitor(daemon):
     os.kill(monitor, signal.SIGSTOP)
     try:
         stream = daemon.open_stream()
-        wait_until(lambda: stream.num_tokens, what="a first token")
+        wait_until(lambda: stream.num_events, what="a first token")
         killed_at_s = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         assert_told_of_the_death([stream], killed_at_s)
@@ -213,7 +213,7 @@ def test_an_engine_comes_back_while_there_is_no_monitor(daemon):
 def test_when_the_supervisor_is_killed_everything_ends_and_a_new_start_works():
     with real_daemon() as daemon:
         stream = daemon.open_stream()
-        wait_until(lambda: stream.num_tokens, what="a first token")
+        wait_until(lambda: stream.num_events, what="a first token")
         members = daemon.group_members()
         assert len(members) == 4
         daemon.process.kill()

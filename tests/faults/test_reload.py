@@ -238,7 +238,7 @@ def test_without_a_standby_requests_wait_for_the_engine_with_the_new_values():
     try:
         daemon.start_serving()
         stream = daemon.open_stream(max_tokens=600)
-        wait_until(lambda: stream.num_tokens, what="a first token")
+        wait_until(lambda: stream.num_events, what="a first token")
         change(daemon, "standby: 0}", "standby: 0, engine: {max_num_seqs: 7}}")
         with Load(daemon) as load:
             assert reload(daemon, "--wait") == 0

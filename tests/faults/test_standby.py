@@ -65,7 +65,7 @@ def test_five_deaths_in_a_row_are_taken_over_by_the_standby_and_leave_nothing(da
         active, standby = engine_in(daemon, "ready"), engine_in(daemon, "standby")
         assert (standby.generation, standby.num_finished) == (None, 0)
         streams = [daemon.open_stream() for _ in range(8)]
-        wait_until(lambda streams=streams: all(s.num_tokens for s in streams), what="a token on every stream")
+        wait_until(lambda streams=streams: all(s.num_events for s in streams), what="a token on every stream")
         os.kill(active.pid, signal.SIGKILL)
         for stream in streams:
             stream.wait()
@@ -93,7 +93,7 @@ def test_five_deaths_in_a_row_are_taken_over_by_the_standby_and_leave_nothing(da
 def test_the_death_of_the_standby_is_noticed_by_nobody(daemon):
     active, standby = engine_in(daemon, "ready"), engine_in(daemon, "standby")
     stream = daemon.open_stream()
-    wait_until(lambda: stream.num_tokens, what="a first token")
+    wait_until(lambda: stream.num_events, what="a first token")
     for _ in range(2):
         os.kill(standby.pid, signal.SIGKILL)
         wait_until(lambda pid=standby.pid: not is_alive(pid), what="the standby's end")
@@ -101,8 +101,8 @@ def test_the_death_of_the_standby_is_noticed_by_nobody(daemon):
         wait_for_standby(daemon)
         assert engine_in(daemon, "standby").pid != standby.pid
         standby = engine_in(daemon, "standby")
-    count = stream.num_tokens
-    wait_until(lambda: stream.num_tokens > count or stream.is_done, what="progress")
+    count = stream.num_events
+    wait_until(lambda: stream.num_events > count or stream.is_done, what="progress")
     assert stream.error is None
     stream.close()
     after = engine_in(daemon, "ready")

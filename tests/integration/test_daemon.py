@@ -85,7 +85,7 @@ def test_running_streams_finish_within_the_drain_and_then_everything_is_gone(dae
     daemon.start_ready(40)
     members = daemon.group_members()
     stream = daemon.open_stream(max_tokens=60)
-    wait_until(lambda: stream.num_tokens > 2, what="the stream")
+    wait_until(lambda: stream.num_events > 2, what="the stream")
     assert daemon.terminate() == 0
     stream.wait()
     assert stream.is_done
@@ -97,7 +97,7 @@ def test_running_streams_finish_within_the_drain_and_then_everything_is_gone(dae
 def test_streams_that_outlast_the_drain_are_told(daemon):
     daemon.start_ready(40)
     stream = daemon.open_stream()
-    wait_until(lambda: stream.num_tokens > 2, what="the stream")
+    wait_until(lambda: stream.num_events > 2, what="the stream")
     assert daemon.terminate(30) == 0
     stream.wait()
     assert stream.error is not None or stream.is_done
@@ -107,7 +107,7 @@ def test_a_second_sigterm_ends_streams_at_once(daemon):
     daemon.start_ready(40)
     members = daemon.group_members()
     stream = daemon.open_stream()
-    wait_until(lambda: stream.num_tokens > 2, what="the stream")
+    wait_until(lambda: stream.num_events > 2, what="the stream")
     daemon.process.send_signal(signal.SIGTERM)
     wait_until(lambda: "stopping" in daemon.said())
     time.sleep(0.6)  # sooner it would be the same signal, delivered twice

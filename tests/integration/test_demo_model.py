@@ -138,7 +138,7 @@ def test_a_standby_goes_on_with_a_stream_of_the_engine_that_is_killed() -> None:
             wait_until(lambda: engines("standby"), 120, "the standby")
             (active,), (standby,) = engines("ready"), engines("standby")
             stream = daemon.open_stream("Once upon a time", **request)
-            wait_until(lambda stream=stream: stream.num_tokens >= 5, 60, "tokens")
+            wait_until(lambda stream=stream: stream.num_events >= 5, 60, "tokens")
             assert active.pid is not None
             os.kill(active.pid, signal.SIGKILL)
             assert text(stream) == undisturbed

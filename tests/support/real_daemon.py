@@ -198,9 +198,16 @@ class Stream:
             self._connection.close()
 
     @property
-    def num_tokens(self) -> int:
-        """Events with text so far: at least one token each."""
+    def num_events(self) -> int:
+        """Events with text so far: at least one token each, and more where the reader came late."""
         return sum(1 for _, line in self.lines if line.startswith("data: {") and '"choices"' in line)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of a whole answer that was asked for its usage."""
+        texts = (line.removeprefix("data: ") for _, line in reversed(self.lines))
+        usage = next(json.loads(text)["usage"] for text in texts if '"usage":{' in text)
+        return int(usage["completion_tokens"])
 
     @property
     def error(self) -> dict[str, Any] | None:
