@@ -74,9 +74,12 @@ async def last_of(answers: AsyncIterator[RequestOutput]) -> RequestOutput:
 
 
 async def test_a_request_is_answered_token_by_token(client: MQAphroditeEngineClient) -> None:
-    answers = [answer async for answer in client.generate(PROMPT, params(4), "r")]
-    assert [a.outputs[0].new_token_ids for a in answers] == [[1], [2], [3], [1]]
-    assert [a.finished for a in answers] == [False, False, False, True]
+    answers = [answer async for answer in client.generate(PROMPT, params(100), "r")]
+    news = [answer.outputs[0].new_token_ids for answer in answers]
+    assert all(news)
+    assert [token for new in news for token in new] == [*PROMPT * 33, PROMPT[0]]
+    assert 2 < len(answers) <= 100, "one for each token, but for those that the reader left waiting"
+    assert [a.finished for a in answers] == [False] * (len(answers) - 1) + [True]
     assert answers[-1].outputs[0].finish_reason is FinishReason.LENGTH
     assert answers[-1].prompt_token_ids == PROMPT
 

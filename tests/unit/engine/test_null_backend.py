@@ -129,8 +129,8 @@ def test_a_step_can_be_made_to_hang_without_progress(engine):
 
 def test_memory_can_be_made_to_leak(engine):
     before = resident_bytes(os.getpid())
-    generate(engine, [MARKER, MARKER, Drill.LEAK, 30], max_tokens=3)
-    assert resident_bytes(os.getpid()) - before > 25 * 1024**2
+    generate(engine, [MARKER, MARKER, Drill.LEAK, 300], max_tokens=3)
+    assert resident_bytes(os.getpid()) - before > 200 * 1024**2, "what other tests leave to be freed is less than the rest"
 
 
 def test_a_step_can_be_made_slow_with_progress(engine):
