@@ -163,14 +163,16 @@ def merge_status(
     models = [
         _model_status(model, processes, looks, wanted.get(model.name, Desired.SERVED)) for model in config.models
     ]
-    supervisor = _supervisor_status(supervisor_pid, infos is not None, reason, record, now_s)
+    started_at_s = record.daemon_started_at_s  # its process may have been the script that set everything up
+    uptime_s = None if started_at_s is None else round(max(0.0, now_s - started_at_s), 3)
+    supervisor = _supervisor_status(supervisor_pid, infos is not None, reason, uptime_s)
     others = [process.state for process in processes if process.model is None]
     standing = daemon_standing(supervisor.state, [model.state for model in models], others)
     return DaemonStatus(
         ready=standing is Standing.READY,
         state=standing,
         reason=reason,
-        uptime_s=supervisor.uptime_s,
+        uptime_s=uptime_s,
         processes=(supervisor, *processes),
         models=tuple(models),
     )
@@ -278,14 +280,8 @@ def _model_status(
     )
 
 
-def _supervisor_status(
-    pid: int | None, answers: bool, reason: str, record: Record, now_s: float
-) -> ProcessStatus:
-    """The supervisor as a process. It may live without an answer: while it starts, or when it hangs.
-
-    It is up since it is the daemon: its process may have been the script that set everything up.
-    """
-    started_at_s = record.daemon_started_at_s
+def _supervisor_status(pid: int | None, answers: bool, reason: str, uptime_s: float | None) -> ProcessStatus:
+    """The supervisor as a process. It may live without an answer: while it starts, or when it hangs."""
     if answers:
         state = State.READY
     else:
@@ -296,7 +292,7 @@ def _supervisor_status(
         model=None,
         state=state,
         pid=pid,
-        uptime_s=None if started_at_s is None else round(max(0.0, now_s - started_at_s), 3),
+        uptime_s=uptime_s,
         reason="" if answers else reason,
         rss_bytes=resident_bytes(pid) if pid else None,
     )
